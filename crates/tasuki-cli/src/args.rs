@@ -1,0 +1,187 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::platform::Name;
+
+/// Events that are never dropped and never counted twice.
+#[derive(Debug, Parser)]
+#[command(name = "tasuki", version, max_term_width = 100)]
+#[command(after_help = "\
+First steps:
+  tasuki up                 start everything on this machine
+  tasuki status --wait 60s  wait until it is ready, then show how it is
+  tasuki config show        every setting in force, and where it came from
+
+Exit codes: 0 done, 1 failed, 2 wrong command line or configuration, 130 second signal.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) source: Source,
+
+    /// Answer as JSON.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Where settings come from, besides the environment.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Source {
+    /// A configuration file in TOML.
+    #[arg(long, global = true, env = "TASUKI_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// A file of variables, as `tasuki up` writes it; they win over the environment.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) env_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start private servers and every service in this process, until Ctrl-C.
+    Up(Up),
+    /// Run services against existing servers, until SIGTERM or Ctrl-C.
+    Serve(Serve),
+    /// Bring the schemas of all services up to date.
+    Migrate(Migrate),
+    /// Show or check the configuration.
+    #[command(subcommand)]
+    Config(Config),
+    /// Show what runs and how it is.
+    Status(Status),
+    /// Make, list and revoke API keys and operator tokens.
+    #[command(subcommand)]
+    Apikey(Apikey),
+    /// Sign service tokens and rotate the keys that sign them.
+    #[command(subcommand)]
+    Token(Token),
+    /// Print the version.
+    Version,
+    /// Print completions for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Up {
+    /// Log to this terminal instead of the log file.
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Serve {
+    /// The services to run.
+    #[arg(required = true)]
+    pub(crate) services: Vec<Name>,
+
+    /// Run only this part of them.
+    #[arg(long)]
+    pub(crate) only: Option<Part>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    /// The API, without workers.
+    Http,
+    /// The workers, without the API.
+    Workers,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Migrate {
+    /// Change nothing; exit 1 when something is missing.
+    #[arg(long)]
+    pub(crate) check: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Every setting in force, secrets hidden, with where it came from.
+    Show {
+        /// The commented defaults instead: the reference.
+        #[arg(long)]
+        defaults: bool,
+    },
+    /// Say whether the configuration is valid; exit 2 when it is not.
+    Check,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Status {
+    /// Wait until everything is ready, at most this long, e.g. 60s; exit 1 when it is not.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) wait: Option<Duration>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Apikey {
+    /// Make a credential. It is shown once.
+    Create {
+        /// The service that accepts it.
+        #[arg(long)]
+        service: Name,
+        /// Who will use it, for the list.
+        #[arg(long)]
+        name: String,
+        /// What it allows, as service:verb; may be given several times.
+        #[arg(long = "scope", required_unless_present = "operator")]
+        scopes: Vec<String>,
+        /// An operator token instead of an API key: it allows everything.
+        #[arg(long, conflicts_with = "scopes")]
+        operator: bool,
+        /// It stops working after this time, e.g. 90d.
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+        expires_in: Option<Duration>,
+    },
+    /// List the credentials of a service, without their secrets.
+    List {
+        /// The service.
+        #[arg(long)]
+        service: Name,
+    },
+    /// Revoke a credential. It stops working within seconds.
+    Revoke {
+        /// The service.
+        #[arg(long)]
+        service: Name,
+        /// Its id, as `list` shows it.
+        id: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Token {
+    /// Sign a token by which one service calls another.
+    Sign {
+        /// The calling service, whose key signs.
+        #[arg(long)]
+        from: Name,
+        /// The service that is called.
+        #[arg(long)]
+        to: Name,
+        /// The user on whose behalf.
+        #[arg(long)]
+        user: Option<String>,
+        /// A role of that user; may be given several times.
+        #[arg(long = "role")]
+        roles: Vec<String>,
+    },
+    /// Make a new signing key for a service; running processes take it up within a second.
+    Rotate {
+        /// The service.
+        #[arg(long)]
+        service: Name,
+        /// How many keys to keep, the new one included; 1 drops the old one at once, for a key
+        /// that leaked.
+        #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..))]
+        keep: u8,
+    },
+}

@@ -1,0 +1,44 @@
+//! `tasuki serve`: services of one pod, against existing servers.
+
+use std::process::ExitCode;
+
+use tasuki_service::host::{Ended, Host, Role};
+use tasuki_service::shutdown::Signals;
+use tasuki_service::telemetry::{self, LogTarget};
+
+use crate::args::{Part, Serve, Source};
+use crate::platform::{self, Name, Platform};
+
+/// What a shell says of a process that a signal ended.
+pub(crate) const FORCED: u8 = 130;
+
+pub(crate) async fn run(source: &Source, options: &Serve) -> anyhow::Result<ExitCode> {
+    let platform = Platform::read(&platform::configuration(source)?)?;
+    let mut signals = Signals::listen()?;
+    let telemetry = telemetry::init(&platform.common.telemetry, &LogTarget::Stderr)?;
+    let role = match options.only {
+        None => Role::Everything,
+        Some(Part::Http) => Role::Http,
+        Some(Part::Workers) => Role::Workers,
+    };
+    let host = Host::new(
+        platform.common.clone(),
+        platform.clock.clone(),
+        telemetry.meter.clone(),
+        role,
+    );
+    let mut names: Vec<Name> = Vec::new();
+    for name in &options.services {
+        if !names.contains(name) {
+            names.push(*name);
+        }
+    }
+    let running = host.start(platform.services(&names)?).await?;
+    match Box::pin(running.run_until_signal(&mut signals)).await {
+        Ended::Forced => Ok(ExitCode::from(FORCED)),
+        Ended::InOrder => {
+            telemetry.finish().await;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}

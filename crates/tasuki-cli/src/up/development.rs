@@ -1,0 +1,164 @@
+//! What development mode makes by itself, once, and keeps in the data folder: credentials,
+//! signing keys, and the ports that services were given.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use secrecy::ExposeSecret;
+use serde::{Deserialize, Serialize};
+use tasuki::Clock;
+use tasuki_service::auth::credentials::{Credential, Credentials, NewCredential};
+use tasuki_service::config::Config;
+use tasuki_service::host::Running;
+use tasuki_service::service::Tables;
+use tasuki_stack::free_port;
+
+use crate::platform::{Name, Platform};
+
+/// What is kept between starts.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Kept {
+    operator_token: Option<String>,
+    #[serde(default)]
+    ports: BTreeMap<String, u16>,
+}
+
+/// The development secrets and ports.
+#[derive(Debug)]
+pub(super) struct Development {
+    path: PathBuf,
+    keys: PathBuf,
+    kept: Kept,
+}
+
+impl Development {
+    pub(super) fn open(data_dir: &Path) -> anyhow::Result<Self> {
+        let path = data_dir.join("development.toml");
+        let kept = match fs::read_to_string(&path) {
+            Ok(text) => toml::from_str(&text)
+                .with_context(|| format!("{} is damaged: remove it", path.display()))?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Kept::default(),
+            Err(error) => {
+                return Err(error).with_context(|| format!("{} can't be read", path.display()));
+            }
+        };
+        let keys = std::path::absolute(data_dir.join("keys"))?;
+        Ok(Self { path, keys, kept })
+    }
+
+    /// Gives every listener that nobody configured its port of the last time, or a new one.
+    pub(super) fn configure(&mut self, mut config: Config) -> anyhow::Result<Config> {
+        for name in Name::ALL {
+            for (listener, key) in [("", "listen"), ("-internal", "internal-listen")] {
+                let key = format!("{}.server.{key}", name.as_str());
+                if config.is_set(&key) {
+                    continue;
+                }
+                let port = self.port(&format!("{}{listener}", name.as_str()))?;
+                config = config.with_value(&key, format!("127.0.0.1:{port}"))?;
+            }
+            let internal = format!("{}.server.internal-listen", name.as_str());
+            let internal = config.text(&internal).to_owned();
+            let issuer = format!("auth.issuers.{}", name.as_str());
+            config = config.with_value(&issuer, format!("http://{internal}"))?;
+        }
+        if !config.is_set("auth.key-dir") {
+            config = config.with_value("auth.key-dir", self.keys.display().to_string())?;
+        }
+        self.keep()?;
+        Ok(config)
+    }
+
+    /// Puts the development credentials of a service into its database, made on first start.
+    pub(super) async fn import(&mut self, tables: &Tables, clock: &Clock) -> anyhow::Result<()> {
+        if tables.service != tasuki_system::NAME {
+            return Ok(());
+        }
+        let credentials = Credentials::new(&tables.schema);
+        let wanted = NewCredential::operator("development")?;
+        let mut connection = tables.database.workers.acquire().await?;
+        if let Some(kept) = &self.kept.operator_token {
+            let kept: Credential = kept.parse()?;
+            credentials.import(&mut connection, &kept, &wanted).await?;
+            return Ok(());
+        }
+        let made = credentials.create(&mut connection, clock, &wanted).await?;
+        self.kept.operator_token = Some(made.expose().to_owned());
+        self.keep()
+    }
+
+    /// The operator token of the console and the status page.
+    pub(super) fn operator_token(&self) -> &str {
+        self.kept.operator_token.as_deref().unwrap_or_default()
+    }
+
+    /// What `.tasuki/run/env` says: names for people and scripts, then the settings by which
+    /// another process joins this platform (`tasuki serve … --env-file`).
+    pub(super) fn variables(
+        &self,
+        platform: &Platform,
+        running: &Running,
+    ) -> Vec<(String, String)> {
+        let common = &platform.common;
+        let servers = [
+            ("DATABASE", common.database.url.expose_secret()),
+            ("NATS", common.nats.url.expose_secret()),
+            ("REDIS", common.redis.url.expose_secret()),
+        ];
+        let mut all = Vec::new();
+        for address in running.addresses() {
+            let service = address.service.to_uppercase();
+            if let Some(api) = address.api {
+                all.push((format!("TASUKI_{service}_URL"), format!("http://{api}")));
+            }
+            let internal = format!("http://{}", address.internal);
+            all.push((format!("TASUKI_AUTH__ISSUERS__{service}"), internal));
+        }
+        for (server, url) in servers {
+            all.push((format!("TASUKI_{server}_URL"), url.to_owned()));
+            all.push((format!("TASUKI_{server}__URL"), url.to_owned()));
+        }
+        let keys = common.auth.key_dir.as_ref();
+        let keys = keys
+            .map(|dir| dir.display().to_string())
+            .unwrap_or_default();
+        all.push(("TASUKI_AUTH__KEY_DIR".to_owned(), keys));
+        all.push(("TASUKI_PLATFORM__MODE".to_owned(), "development".to_owned()));
+        let operator = self.operator_token().to_owned();
+        all.push(("TASUKI_OPERATOR_TOKEN".to_owned(), operator));
+        all
+    }
+
+    fn port(&mut self, listener: &str) -> anyhow::Result<u16> {
+        if let Some(port) = self.kept.ports.get(listener) {
+            return Ok(*port);
+        }
+        let port = free_port()?;
+        self.kept.ports.insert(listener.to_owned(), port);
+        Ok(port)
+    }
+
+    /// Writes what is kept, whole or not at all, for the owner alone.
+    fn keep(&self) -> anyhow::Result<()> {
+        let draft = self.path.with_extension("draft");
+        let text = toml::to_string(&self.kept)?;
+        let written = || -> std::io::Result<()> {
+            crate::env_file::remove_if_there(&draft)?;
+            let mut options = fs::OpenOptions::new();
+            let mut file = options
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&draft)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&draft, &self.path)
+        };
+        written().with_context(|| format!("{} can't be written", self.path.display()))
+    }
+}

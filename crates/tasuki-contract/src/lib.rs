@@ -1,0 +1,11 @@
+//! The vocabulary that crosses a process: ids, HTTP bodies, the error body.
+//!
+//! Everything here is plain data. There is no I/O, no framework and no rule: a service turns
+//! these types into its own on the way in, and its own into these on the way out.
+
+#![warn(missing_docs)]
+
+pub mod error;
+pub mod ids;
+pub mod status;
+pub mod timestamp;

@@ -1,0 +1,220 @@
+//! The sections that every service shares. What each field means and costs is written in
+//! `default.toml`, beside its default.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use serde::{Deserialize, Deserializer};
+
+use super::{Config, Error, Size};
+
+/// All shared sections.
+#[derive(Clone, Debug)]
+pub struct Common {
+    /// `[platform]`
+    pub platform: Platform,
+    /// `[database]`
+    pub database: Database,
+    /// `[nats]`
+    pub nats: Nats,
+    /// `[redis]`
+    pub redis: Redis,
+    /// `[http]`
+    pub http: Http,
+    /// `[shutdown]`
+    pub shutdown: Shutdown,
+    /// `[telemetry]`
+    pub telemetry: Telemetry,
+    /// `[auth]`
+    pub auth: Auth,
+}
+
+impl Common {
+    /// The embedded defaults of these sections.
+    pub const DEFAULTS: &'static str = include_str!("../default.toml");
+
+    /// Reads them all.
+    ///
+    /// # Errors
+    /// On the first value that does not fit.
+    pub fn read(config: &Config) -> Result<Self, Error> {
+        Ok(Self {
+            platform: config.section("platform")?,
+            database: config.section("database")?,
+            nats: config.section("nats")?,
+            redis: config.section("redis")?,
+            http: config.section("http")?,
+            shutdown: config.section("shutdown")?,
+            telemetry: config.section("telemetry")?,
+            auth: config.section("auth")?,
+        })
+    }
+}
+
+/// `[platform]`
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Platform {
+    pub mode: Mode,
+}
+
+/// Where the platform runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Makes its own secrets, prints what a person needs.
+    Development,
+    /// Refuses what is only safe on one's own machine.
+    Production,
+}
+
+/// `[database]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Database {
+    pub url: SecretString,
+    pub max_connections: NonZeroU32,
+    pub worker_connections: NonZeroU32,
+    #[serde(with = "humantime_serde")]
+    pub acquire_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub connect_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub statement_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub lock_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub idle_in_transaction_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub start_timeout: Duration,
+}
+
+/// `[nats]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Nats {
+    pub url: SecretString,
+}
+
+/// `[redis]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Redis {
+    pub url: SecretString,
+}
+
+/// `[http]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Http {
+    pub max_body: Size,
+    pub max_head: Size,
+    #[serde(with = "humantime_serde")]
+    pub head_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub body_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub request_timeout: Duration,
+    pub max_connections: NonZeroUsize,
+}
+
+/// `[shutdown]`
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Shutdown {
+    #[serde(with = "humantime_serde")]
+    pub drain_delay: Duration,
+    #[serde(with = "humantime_serde")]
+    pub grace: Duration,
+}
+
+/// `[telemetry]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Telemetry {
+    pub log: String,
+    pub log_format: LogFormat,
+    pub otlp_endpoint: String,
+    #[serde(deserialize_with = "ratio")]
+    pub trace_sample_ratio: f64,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// Pretty on a terminal, JSON otherwise.
+    Auto,
+    /// For people.
+    Pretty,
+    /// For machines, a line each.
+    Json,
+}
+
+/// `[auth]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Auth {
+    #[serde(deserialize_with = "optional_path")]
+    pub key_dir: Option<PathBuf>,
+    #[serde(deserialize_with = "token_lifetime")]
+    pub token_lifetime: Duration,
+    #[serde(deserialize_with = "up_to_a_minute")]
+    pub clock_skew: Duration,
+    #[serde(with = "humantime_serde")]
+    pub credential_cache: Duration,
+    #[serde(with = "humantime_serde")]
+    pub jwks_cache: Duration,
+    pub issuers: BTreeMap<String, String>,
+}
+
+/// `[<service>.server]`: where a service listens.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ServiceServer {
+    pub listen: SocketAddr,
+    pub internal_listen: SocketAddr,
+}
+
+/// `[<service>.database]`: a database of its own for one service.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ServiceDatabase {
+    pub url: SecretString,
+}
+
+fn ratio<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let ratio = f64::deserialize(deserializer)?;
+    if (0.0..=1.0).contains(&ratio) {
+        Ok(ratio)
+    } else {
+        Err(serde::de::Error::custom(format!(
+            "{ratio} is not between 0 and 1"
+        )))
+    }
+}
+
+fn optional_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    Ok((!text.is_empty()).then(|| PathBuf::from(text)))
+}
+
+fn token_lifetime<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let lifetime = up_to_a_minute(deserializer)?;
+    if lifetime.is_zero() {
+        return Err(serde::de::Error::custom("it is more than 0s"));
+    }
+    Ok(lifetime)
+}
+
+fn up_to_a_minute<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let time: Duration = humantime_serde::deserialize(deserializer)?;
+    if time > Duration::from_secs(60) {
+        return Err(serde::de::Error::custom("it is at most 60s"));
+    }
+    Ok(time)
+}

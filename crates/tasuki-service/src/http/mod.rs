@@ -1,0 +1,24 @@
+//! HTTP as every service speaks it.
+//!
+//! Whatever happens, an answer that is not a success has the body `{code, message}`: errors
+//! of handlers ([`ApiError`]), of extractors ([`Json`], [`Path`], [`Query`]), of the router
+//! (404, 405), of limits and panics (`envelope`), and of the protocol itself
+//! (`protocol`). Every answer carries the request id.
+//!
+//! Connections are bounded in number, in the size and time of a request's head and body,
+//! and in the time to its answer (`server`).
+
+mod docs;
+mod envelope;
+mod error;
+mod extract;
+mod health;
+mod protocol;
+mod server;
+
+pub use docs::described;
+pub use envelope::Envelope;
+pub use error::ApiError;
+pub use extract::{Json, Path, Query};
+pub use health::{Check, Health};
+pub use server::serve;

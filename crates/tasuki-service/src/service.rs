@@ -1,0 +1,127 @@
+//! What a service is made of.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sqlx::migrate::Migrator;
+use tasuki::Schema;
+use tasuki::migrate::{self, Plan};
+use tasuki::worker::{Supervisor, Worker};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::config::{self, Common};
+use crate::database::{self, Database};
+use crate::http::Check;
+use crate::{auth, instances};
+
+/// The tables of one service: what `tasuki migrate` runs and the status page compares.
+#[derive(Clone, Debug)]
+pub struct Tables {
+    /// The service's name.
+    pub service: &'static str,
+    /// The schema that it owns.
+    pub schema: Schema,
+    /// Where that schema is.
+    pub database: Database,
+    /// Its migrations: those that every service has, then its own.
+    pub plans: Arc<[Plan]>,
+}
+
+impl Tables {
+    /// The tables of `service`: the shared ones, and `own` if it has any. The schema has the
+    /// service's name.
+    ///
+    /// # Errors
+    /// When the database's address is missing or malformed.
+    pub fn new(
+        service: &'static str,
+        common: &Common,
+        own_database: &config::ServiceDatabase,
+        own: Option<Migrator>,
+    ) -> Result<Self, database::Error> {
+        let schema = Schema::new(service)?;
+        let shared = Plan::rendered("service", &schema, &[auth::STEP, instances::STEP]);
+        let own = own.map(|migrator| Plan::fixed(&schema, migrator));
+        Ok(Self {
+            service,
+            database: Database::new(service, &common.database, Some(own_database))?,
+            plans: [Some(shared), own].into_iter().flatten().collect(),
+            schema,
+        })
+    }
+
+    /// Applies what is missing.
+    ///
+    /// # Errors
+    /// When a migration fails.
+    pub async fn migrate(&self) -> Result<(), migrate::Error> {
+        for plan in &*self.plans {
+            plan.run(&self.database.workers).await?;
+        }
+        Ok(())
+    }
+}
+
+type Start = Box<dyn FnOnce(&Supervisor) + Send>;
+
+/// One service, ready to be hosted.
+pub struct Service {
+    pub(crate) tables: Tables,
+    pub(crate) about: &'static str,
+    pub(crate) server: config::ServiceServer,
+    pub(crate) routes: OpenApiRouter,
+    pub(crate) checks: Vec<Check>,
+    pub(crate) workers: Vec<Start>,
+}
+
+impl Service {
+    /// A service with tables and nothing else yet. `about` opens its API description.
+    #[must_use]
+    pub fn new(tables: Tables, about: &'static str, server: config::ServiceServer) -> Self {
+        let pool = tables.database.workers.clone();
+        let database = Check::new("database", move || {
+            let pool = pool.clone();
+            async move {
+                let answer = pool.acquire().await;
+                answer.map(drop).map_err(|error| error.to_string())
+            }
+        });
+        Self {
+            tables,
+            about,
+            server,
+            routes: OpenApiRouter::new(),
+            checks: vec![database],
+            workers: Vec::new(),
+        }
+    }
+
+    /// What it answers.
+    #[must_use]
+    pub fn routes(mut self, routes: OpenApiRouter) -> Self {
+        self.routes = self.routes.merge(routes);
+        self
+    }
+
+    /// What it needs besides its database to be ready.
+    #[must_use]
+    pub fn needs(mut self, check: Check) -> Self {
+        self.checks.push(check);
+        self
+    }
+
+    /// What it does in the background.
+    #[must_use]
+    pub fn worker(mut self, worker: impl Worker) -> Self {
+        self.workers.push(Box::new(|supervisor| {
+            supervisor.start(worker);
+        }));
+        self
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Service({})", self.tables.service)
+    }
+}

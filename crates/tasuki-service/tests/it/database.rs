@@ -1,0 +1,134 @@
+//! A database that is away, full or too old.
+
+use std::time::{Duration, Instant};
+
+use tasuki_service::Config;
+use tasuki_service::host::Error;
+use tasuki_stack::{Options, Postgres};
+use tasuki_testkit::{TestEnv, eventually};
+
+use crate::frame::{self, Frame};
+
+async fn environment() -> TestEnv {
+    TestEnv::start(&[frame::DEFAULTS], |config, common| {
+        Ok::<_, Box<dyn std::error::Error>>(vec![frame::tables(config, common)?])
+    })
+    .await
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_is_503_with_retry_after_and_comes_back_by_itself() {
+    let folder = std::env::temp_dir().join(format!("tasuki-away-{}", std::process::id()));
+    let tools = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tasuki/tools");
+    let postgres = Postgres::start(&Options::new(folder).throwaway().tools(tools))
+        .await
+        .unwrap();
+    let mut env = environment().await;
+    env.config = env
+        .config
+        .with_value("database.url", postgres.url("postgres"))
+        .unwrap()
+        .with_value("database.acquire-timeout", "500ms")
+        .unwrap();
+    frame::tables(&env.config, &env.common().unwrap())
+        .unwrap()
+        .migrate()
+        .await
+        .unwrap();
+    let host = env
+        .host(vec![Frame::default().service(&env)])
+        .await
+        .unwrap();
+    assert_eq!(host.get("/v1/ask").await.text, "1");
+
+    postgres.kill().await.unwrap();
+
+    let reply = host.get("/v1/ask").await;
+    assert_eq!(
+        (reply.status.as_u16(), reply.code().as_str()),
+        (503, "UNAVAILABLE")
+    );
+    assert!(reply.headers.contains_key("retry-after"));
+    let ready = host.get("/readyz").await;
+    assert_eq!(ready.status, 503);
+    assert!(ready.text.contains("database"), "{}", ready.text);
+    assert_eq!(host.get("/livez").await.status, 200);
+
+    postgres.start().await.unwrap();
+    eventually("it answers again", async || {
+        (host.get("/v1/ask").await.text == "1").then_some(())
+    })
+    .await;
+    eventually("it is ready again", async || {
+        (host.get("/readyz").await.status == 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_full_pool_is_503_after_a_bounded_wait_and_workers_have_connections_of_their_own() {
+    let tight = |config: Config| {
+        config
+            .with_value("database.max-connections", 1)
+            .unwrap()
+            .with_value("database.acquire-timeout", "200ms")
+            .unwrap()
+    };
+    let mut env = environment().await;
+    env.config = tight(env.config);
+    let tables = frame::tables(&env.config, &env.common().unwrap()).unwrap();
+    let held = tables.database.requests.acquire().await.unwrap();
+    let began = Instant::now();
+    let refused = tables.database.requests.acquire().await.unwrap_err();
+    assert!(tasuki_service::database::is_away(&refused), "{refused}");
+    assert!(began.elapsed() < Duration::from_secs(5));
+    let reply = tasuki_service::http::ApiError::database(&refused);
+    assert_eq!(reply.status(), 503);
+    assert!(tables.database.workers.acquire().await.is_ok());
+    drop(held);
+    assert!(tables.database.requests.acquire().await.is_ok());
+}
+
+#[tokio::test]
+async fn a_schema_that_is_too_old_refuses_the_start_and_names_the_command() {
+    let mut env = environment().await;
+    sqlx::query("DROP SCHEMA frame CASCADE")
+        .execute(&env.db.pool)
+        .await
+        .unwrap();
+    env.config = env
+        .config
+        .with_value("database.start-timeout", "1s")
+        .unwrap();
+    let error = env
+        .host(vec![Frame::default().service(&env)])
+        .await
+        .unwrap_err();
+    let error = error.downcast::<Error>().unwrap();
+    assert!(matches!(*error, Error::SchemaTooOld { applied: 0, .. }));
+    let text = error.to_string();
+    assert!(
+        text.contains("frame/service") && text.contains("tasuki migrate"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_named_with_its_setting() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let mut env = environment().await;
+    env.config = env
+        .config
+        .with_value("frame.server.listen", address.clone())
+        .unwrap();
+    let error = env
+        .host(vec![Frame::default().service(&env)])
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("frame can't listen on {address}: the port is taken (set frame.server.listen)")
+    );
+}

@@ -1,0 +1,15 @@
+//! What tests stand on: real servers, a database per test, a running service per test, and
+//! waiting for conditions instead of times.
+//!
+//! Tests share one private stack, started by `tasuki-stack exec` around the test runner. A
+//! test that is run alone, without it, starts a stack of its own.
+
+mod environment;
+mod servers;
+mod template;
+mod wait;
+
+pub use environment::{Reply, TestEnv, TestHost};
+pub use servers::Servers;
+pub use template::TestDb;
+pub use wait::{eventually, eventually_within};

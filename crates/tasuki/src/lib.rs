@@ -1,0 +1,31 @@
+//! Transactional primitives on PostgreSQL and NATS JetStream.
+//!
+//! | problem | module |
+//! | --- | --- |
+//! | background work that starts, paces itself, survives panics and stops in order | [`worker`] |
+//! | a crate's tables in whatever schema its user names | [`migrate`], [`Schema`] |
+//! | ids that can't be swapped, and sort by time | [`typed_ids!`] |
+//! | time that a test can hold still | [`Clock`] |
+//!
+//! What this crate does not do: it knows no service, opens no listener, reads no
+//! environment variable and installs no global.
+
+#![warn(missing_docs)]
+
+pub mod migrate;
+pub mod worker;
+
+mod clock;
+mod ids;
+mod schema;
+
+pub use clock::Clock;
+#[doc(hidden)]
+pub use ids::uuid_v7;
+pub use schema::{InvalidSchema, Schema};
+
+/// What the macros of this crate expand to. Not an API.
+#[doc(hidden)]
+pub mod __private {
+    pub use {serde, sqlx, uuid};
+}

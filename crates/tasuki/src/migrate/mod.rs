@@ -1,0 +1,154 @@
+//! A crate's tables in whatever schema its user names.
+//!
+//! A [`Plan`] is a numbered list of migrations for one schema, with a record of its own in
+//! that schema, so that a library's tables and a service's tables are upgraded side by side
+//! without knowing of each other. Running a plan is safe from many processes at once: one
+//! works, the others wait.
+//!
+//! Two ways to make one: [`Plan::rendered`] for tables whose schema the user chooses (the
+//! statements say `{schema}`), [`Plan::fixed`] for a service that owns its schema.
+//!
+//! A database that is *newer* than the plan is fine: the previous release keeps running
+//! while the next one has already expanded the schema.
+
+mod store;
+
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+use sqlx::{AssertSqlSafe, PgPool, SqlSafeStr};
+
+use crate::Schema;
+
+/// One migration of a [`Plan::rendered`]: its number, what it does, its statements.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// Ascending; never reused.
+    pub version: i64,
+    /// A few words for the record.
+    pub description: &'static str,
+    /// Statements with `{schema}` where the schema goes.
+    pub sql: &'static str,
+}
+
+/// The migrations of one crate for one schema.
+#[derive(Debug)]
+pub struct Plan {
+    name: String,
+    migrator: Migrator,
+}
+
+/// How far a database is with a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// The newest migration that the database has, 0 for none.
+    pub applied: i64,
+    /// The newest migration that the plan has.
+    pub needed: i64,
+    /// Migrations of the plan that the database does not have yet.
+    pub pending: usize,
+}
+
+/// Why a plan could not be run or compared.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A migration failed, or the record contradicts the plan.
+    #[error("migrations of {plan} failed")]
+    Run {
+        /// The plan's name.
+        plan: String,
+        /// What went wrong.
+        #[source]
+        source: MigrateError,
+    },
+    /// The record could not be read.
+    #[error("the migration record of {plan} could not be read")]
+    Read {
+        /// The plan's name.
+        plan: String,
+        /// What went wrong.
+        #[source]
+        source: sqlx::Error,
+    },
+}
+
+impl Plan {
+    /// Migrations that were written for any schema, for `schema`. The record is kept in
+    /// `<schema>._<set>_migrations`.
+    #[must_use]
+    pub fn rendered(set: &str, schema: &Schema, steps: &[Step]) -> Self {
+        let migrations = steps
+            .iter()
+            .map(|step| {
+                // Safe: the text is the crate's own, and a `Schema` is a plain identifier.
+                let sql = AssertSqlSafe(schema.render(step.sql)).into_sql_str();
+                Migration::new(
+                    step.version,
+                    step.description.into(),
+                    MigrationType::Simple,
+                    sql,
+                    step.sql.starts_with("-- no-transaction"),
+                )
+            })
+            .collect();
+        let mut migrator = Migrator::with_migrations(migrations);
+        migrator.dangerous_set_table_name(format!("{schema}._{set}_migrations"));
+        migrator.create_schema(schema.to_string());
+        Self::named(format!("{schema}/{set}"), migrator)
+    }
+
+    /// The migrations of a service that owns its schema, from `sqlx::migrate!()`; schema and
+    /// record are named in the crate's `sqlx.toml`.
+    #[must_use]
+    pub fn fixed(schema: &Schema, migrator: Migrator) -> Self {
+        Self::named(schema.to_string(), migrator)
+    }
+
+    fn named(name: String, mut migrator: Migrator) -> Self {
+        // A newer database is not an error: see the module's documentation.
+        migrator.set_ignore_missing(true);
+        Self { name, migrator }
+    }
+
+    /// `<schema>` or `<schema>/<set>`: how messages and the status page call it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Applies what is missing.
+    ///
+    /// # Errors
+    /// When a migration fails, or one that was applied has changed since.
+    pub async fn run(&self, pool: &PgPool) -> Result<(), Error> {
+        self.migrator.run(pool).await.map_err(|source| Error::Run {
+            plan: self.name.clone(),
+            source,
+        })
+    }
+
+    /// Compares the database with the plan. Changes nothing.
+    ///
+    /// # Errors
+    /// When the record can't be read; a missing one only means that nothing was applied.
+    pub async fn progress(&self, pool: &PgPool) -> Result<Progress, Error> {
+        let applied = store::applied(pool, &self.migrator.table_name)
+            .await
+            .map_err(|source| Error::Read {
+                plan: self.name.clone(),
+                source,
+            })?;
+        let needed = || self.migrator.iter().map(|step| step.version);
+        Ok(Progress {
+            applied: applied.iter().copied().max().unwrap_or(0),
+            needed: needed().max().unwrap_or(0),
+            pending: needed().filter(|step| !applied.contains(step)).count(),
+        })
+    }
+
+    /// Every statement of the plan, for what must differ when they do (a test's template
+    /// database).
+    pub fn statements(&self) -> impl Iterator<Item = &str> {
+        self.migrator.iter().map(|step| step.sql.as_str())
+    }
+}

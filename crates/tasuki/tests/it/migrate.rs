@@ -1,0 +1,101 @@
+//! Migrations into a schema that the user names.
+
+use tasuki::Schema;
+use tasuki::migrate::{Error, Plan, Step};
+use tasuki_testkit::TestDb;
+
+const FIRST: Step = Step {
+    version: 1,
+    description: "things",
+    sql: "CREATE TABLE {schema}.things (id int PRIMARY KEY);",
+};
+const SECOND: Step = Step {
+    version: 2,
+    description: "names",
+    sql: "ALTER TABLE {schema}.things ADD COLUMN name text;",
+};
+const BROKEN: Step = Step {
+    version: 2,
+    description: "broken",
+    sql: "CREATE TABLE {schema}.more (id int); SELECT 1 / 0;",
+};
+
+fn plan(schema: &str, steps: &[Step]) -> Plan {
+    Plan::rendered("test", &Schema::new(schema).unwrap(), steps)
+}
+
+async fn columns(db: &TestDb, schema: &str) -> Vec<String> {
+    sqlx::query_scalar(
+        "SELECT table_name || '.' || column_name FROM information_schema.columns
+         WHERE table_schema = $1 AND table_name NOT LIKE '\\_%' ORDER BY 1",
+    )
+    .bind(schema)
+    .fetch_all(&db.pool)
+    .await
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_plan_makes_its_tables_in_any_schema_and_running_it_again_changes_nothing() {
+    let db = TestDb::new(&[]).await;
+    for schema in ["app", "other"] {
+        let plan = plan(schema, &[FIRST, SECOND]);
+        let before = plan.progress(&db.pool).await.unwrap();
+        assert_eq!((before.applied, before.pending), (0, 2));
+
+        plan.run(&db.pool).await.unwrap();
+        plan.run(&db.pool).await.unwrap();
+
+        let after = plan.progress(&db.pool).await.unwrap();
+        assert_eq!((after.applied, after.needed, after.pending), (2, 2, 0));
+        assert_eq!(columns(&db, schema).await, ["things.id", "things.name"]);
+    }
+}
+
+#[tokio::test]
+async fn many_processes_may_migrate_at_once() {
+    let db = TestDb::new(&[]).await;
+    let runs = (0..8).map(|_| async {
+        plan("app", &[FIRST, SECOND]).run(&db.pool).await.unwrap();
+    });
+    futures_util::future::join_all(runs).await;
+    assert_eq!(columns(&db, "app").await, ["things.id", "things.name"]);
+}
+
+#[tokio::test]
+async fn the_previous_release_accepts_a_database_that_is_newer() {
+    let db = TestDb::new(&[]).await;
+    plan("app", &[FIRST, SECOND]).run(&db.pool).await.unwrap();
+
+    let previous = plan("app", &[FIRST]);
+    previous.run(&db.pool).await.unwrap();
+
+    let progress = previous.progress(&db.pool).await.unwrap();
+    assert_eq!(
+        (progress.applied, progress.needed, progress.pending),
+        (2, 1, 0)
+    );
+}
+
+#[tokio::test]
+async fn a_migration_that_fails_leaves_nothing_behind_and_can_be_mended() {
+    let db = TestDb::new(&[]).await;
+    let error = plan("app", &[FIRST, BROKEN]).run(&db.pool).await;
+    assert!(matches!(error, Err(Error::Run { .. })), "{error:?}");
+    assert_eq!(columns(&db, "app").await, ["things.id"]);
+
+    plan("app", &[FIRST, SECOND]).run(&db.pool).await.unwrap();
+    assert_eq!(columns(&db, "app").await, ["things.id", "things.name"]);
+}
+
+#[tokio::test]
+async fn a_migration_that_was_changed_after_it_ran_is_refused() {
+    let db = TestDb::new(&[]).await;
+    plan("app", &[FIRST]).run(&db.pool).await.unwrap();
+    let changed = Step {
+        sql: "CREATE TABLE {schema}.things (id bigint PRIMARY KEY);",
+        ..FIRST
+    };
+    let error = plan("app", &[changed]).run(&db.pool).await;
+    assert!(matches!(error, Err(Error::Run { .. })), "{error:?}");
+}

@@ -1,0 +1,83 @@
+//! A promise names the test that fails when it is broken, and that test exists.
+
+use std::collections::HashSet;
+
+use crate::{Finding, Tree};
+
+const FILE: &str = "docs/guarantees.md";
+
+/// Checks the last column of every table in `docs/guarantees.md`.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let Some(promises) = tree.files().iter().find(|file| file.path == FILE) else {
+        return vec![Finding::new(FILE, 1, "promises are written here: make it")];
+    };
+    let tests = functions(tree);
+    let mut findings = Vec::new();
+    for (index, row) in promises.text.lines().enumerate() {
+        let Some(named) = last_cell(row) else {
+            continue;
+        };
+        let names: Vec<&str> = named.split('`').skip(1).step_by(2).collect();
+        if names.is_empty() {
+            let message = "a promise names its test: write one, then this line";
+            findings.push(Finding::new(FILE, index + 1, message));
+        }
+        for name in names.into_iter().filter(|name| !tests.contains(name)) {
+            let message = format!("there is no test `{name}`: a promise without one is none");
+            findings.push(Finding::new(FILE, index + 1, message));
+        }
+    }
+    findings
+}
+
+/// The last cell of a table's row; none for its header and the line below that.
+fn last_cell(row: &str) -> Option<&str> {
+    let cells = row.trim().strip_prefix('|')?.strip_suffix('|')?;
+    let last = cells.rsplit('|').next()?.trim();
+    let is_row = last != "test" && !last.starts_with("---");
+    is_row.then_some(last)
+}
+
+/// The names of all functions in files that hold tests.
+fn functions(tree: &Tree) -> HashSet<&str> {
+    let sources = tree.files().iter();
+    let sources = sources.filter(|file| file.path.ends_with(".rs") && file.text.contains("test]"));
+    sources
+        .flat_map(|file| file.text.split("fn ").skip(1))
+        .filter_map(|rest| rest.split(['(', '<']).next())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEST: (&str, &str) = ("crates/a/tests/it/main.rs", "#[test]\nfn it_holds() {}\n");
+
+    fn table(row: &str) -> Vec<Finding> {
+        let text = format!("| claim | mechanism | test |\n| --- | --- | --- |\n{row}\n");
+        check(&Tree::of(&[(FILE, &text), TEST]))
+    }
+
+    #[test]
+    fn a_promise_with_an_existing_test_is_fine() {
+        assert_eq!(table("| It holds. | somehow | `it_holds` |"), []);
+    }
+
+    #[test]
+    fn a_promise_whose_test_is_gone_is_found() {
+        let found = table("| It holds. | somehow | `it_holds`, `it_held` |");
+        assert_eq!(found.len(), 1);
+        assert!(found[0].message.contains("it_held"), "{}", found[0]);
+    }
+
+    #[test]
+    fn a_promise_without_a_test_is_found() {
+        assert_eq!(table("| It holds. | somehow | |").len(), 1);
+    }
+
+    #[test]
+    fn a_missing_file_is_found() {
+        assert_eq!(check(&Tree::of(&[TEST])).len(), 1);
+    }
+}
