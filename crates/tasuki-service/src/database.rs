@@ -11,6 +11,9 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 use crate::config;
 
+/// Open connections by service, pool (`requests`, `workers`) and state (`used`, `idle`).
+const CONNECTIONS: &str = "tasuki_database_connections";
+
 /// The pools of one service.
 #[derive(Clone, Debug)]
 pub struct Database {
@@ -100,6 +103,18 @@ impl Database {
                     });
                 }
                 Err(_away) => tokio::time::sleep(Duration::from_millis(200)).await,
+            }
+        }
+    }
+
+    /// Tells the metrics how full the pools of `service` are.
+    pub(crate) fn report(&self, service: &'static str) {
+        for (name, pool) in [("requests", &self.requests), ("workers", &self.workers)] {
+            let idle = u32::try_from(pool.num_idle()).unwrap_or(u32::MAX);
+            let used = pool.size().saturating_sub(idle);
+            for (state, count) in [("idle", idle), ("used", used)] {
+                metrics::gauge!(CONNECTIONS, "service" => service, "pool" => name, "state" => state)
+                    .set(f64::from(count));
             }
         }
     }

@@ -38,6 +38,8 @@ const ASK_EVERY: Duration = Duration::from_millis(20);
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
 /// How long signals may take to have their effect.
 const SIGNAL_DEADLINE: Duration = Duration::from_secs(10);
+/// How long the port of a predecessor may take to become free.
+const PORT_GRACE: Duration = Duration::from_secs(2);
 /// How many fresh ports may be lost to other programs.
 const PORT_TRIES: usize = 5;
 
@@ -145,8 +147,10 @@ impl Server {
         if self.is_running() {
             return Ok(());
         }
-        self.plan.probe.prepare()?;
-        if !port::is_free(self.port()) {
+        self.plan.probe.prepare().await?;
+        // A predecessor that is being killed vanishes from our sight (it has no command line
+        // any more) a moment before the kernel closes its sockets.
+        if !process::until(PORT_GRACE, || port::is_free(self.port())).await {
             return Err(self.port_taken());
         }
         let written = log::prepare(&self.plan.log);
@@ -326,9 +330,9 @@ impl Server {
 
 impl Probe {
     /// Clears what a killed predecessor left in the way.
-    fn prepare(&self) -> Result<(), Error> {
+    async fn prepare(&self) -> Result<(), Error> {
         match self {
-            Self::Postgres(probe) => probe.prepare(),
+            Self::Postgres(probe) => probe.prepare().await,
             Self::Nats(_) | Self::Redis(_) => Ok(()),
         }
     }

@@ -28,7 +28,7 @@ impl Overview {
         }
     }
 
-    /// Answers also when the database is away: that is when people ask.
+    /// Answers also when servers are away: that is when people ask.
     pub(crate) async fn status(&self) -> Status {
         let schemas = join_all(self.watched.iter().map(schema));
         let (servers, schemas) = tokio::join!(self.servers.report(), schemas);

@@ -99,6 +99,12 @@ impl TestEnv {
         })
     }
 
+    /// What no other test has: the beginning of every subject, stream and key of this one.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        self.db.name()
+    }
+
     /// The shared settings.
     ///
     /// # Errors

@@ -45,7 +45,7 @@ impl TestDb {
         }
     }
 
-    /// Its name; also a prefix for subjects and keys that no other test has.
+    /// Its name, which no other database has.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

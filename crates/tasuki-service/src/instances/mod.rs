@@ -64,8 +64,7 @@ pub async fn list(
 #[derive(Debug)]
 pub(crate) struct Heartbeat {
     name: String,
-    schema: Schema,
-    pool: PgPool,
+    tables: Tables,
     instance: Instance,
     supervisor: Supervisor,
     /// Whose workers are told: the first part of their names.
@@ -82,8 +81,7 @@ impl Heartbeat {
     ) -> Self {
         Self {
             name: format!("{}.heartbeat", tables.service),
-            schema: tables.schema.clone(),
-            pool: tables.database.workers.clone(),
+            tables: tables.clone(),
             instance: instance.clone(),
             supervisor: supervisor.clone(),
             owners,
@@ -112,12 +110,23 @@ impl worker::Worker for Heartbeat {
     }
 
     async fn tick(&self) -> Result<Tick, worker::Error> {
-        store::report(&self.pool, &self.schema, &self.instance, &self.workers()).await?;
+        let Tables {
+            database,
+            schema,
+            service,
+            ..
+        } = &self.tables;
+        database.report(service);
+        store::report(&database.workers, schema, &self.instance, &self.workers()).await?;
         Ok(Tick::Idle)
     }
 
     async fn release(&self) {
-        if let Err(error) = store::remove(&self.pool, &self.schema, &self.instance).await {
+        let Tables {
+            database, schema, ..
+        } = &self.tables;
+        let removed = store::remove(&database.workers, schema, &self.instance).await;
+        if let Err(error) = removed {
             tracing::debug!(error = %error, "instance could not be removed, it will age out");
         }
     }

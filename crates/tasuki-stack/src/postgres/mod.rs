@@ -23,7 +23,7 @@ use crate::{
     home::Home,
     log,
     port::Owner,
-    process::Launch,
+    process::{self, Launch},
     procfs, quote,
     server::{self, Plan, Server},
     user::User,
@@ -34,6 +34,8 @@ use crate::{
 pub(crate) const DATA: &str = "postgres";
 /// The superuser.
 const USER: &str = "tasuki";
+/// How long the shared memory of a killed predecessor may take to become free.
+const MEMORY_GRACE: Duration = Duration::from_secs(2);
 /// How long `initdb` or `pg_basebackup` may take.
 const MAKE_DEADLINE: Duration = Duration::from_secs(120);
 
@@ -147,11 +149,17 @@ impl Probe {
     /// (by a stranger, or by the predecessor itself while nobody reaps it), PostgreSQL would
     /// take it for a running server and refuse to start. We hold the folder's lock and have
     /// ended what ran there, so the file is nobody's.
-    pub(crate) fn prepare(&self) -> Result<(), Error> {
+    pub(crate) async fn prepare(&self) -> Result<(), Error> {
         let file = self.data.join("postmaster.pid");
         let Ok(text) = fs::read_to_string(&file) else {
             return Ok(());
         };
+        // A backend that is being killed vanishes from our sight a moment before the kernel
+        // takes the memory from it, and PostgreSQL does not start while anybody has it.
+        if let Some(segment) = segment(&text) {
+            let attached = || attachments(segment).is_some_and(|count| count > 0);
+            process::until(MEMORY_GRACE, || !attached()).await;
+        }
         let pid = text.lines().next().and_then(|line| line.parse().ok());
         if pid.is_some_and(procfs::exists) {
             release_memory(&self.data);
@@ -180,30 +188,28 @@ pub(crate) fn release_memory(data: &Path) {
     let Ok(text) = fs::read_to_string(data.join("postmaster.pid")) else {
         return;
     };
-    // The seventh line has the segment's key and its number.
-    let Some(number) = text
-        .lines()
-        .nth(6)
-        .and_then(|line| line.split_whitespace().nth(1))
-    else {
+    // After a restart of the machine the number may be somebody else's, who uses it.
+    let Some(segment) = segment(&text).filter(|segment| attachments(segment) == Some(0)) else {
         return;
     };
-    // After a restart of the machine the number may be somebody else's, who uses it.
-    if !is_abandoned(number) {
-        return;
-    }
-    match Command::new("ipcrm").args(["-m", number]).output() {
+    match Command::new("ipcrm").args(["-m", segment]).output() {
         Ok(output) if output.status.success() => {}
-        Ok(_) | Err(_) => tracing::debug!(number, "shared memory was not given back"),
+        Ok(_) | Err(_) => tracing::debug!(segment, "shared memory was not given back"),
     }
 }
 
-/// Whether the segment exists and nobody has it attached.
-fn is_abandoned(number: &str) -> bool {
-    let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
-    table.lines().any(|line| {
+/// The number of a server's shared memory: its `postmaster.pid` has it in the seventh line.
+fn segment(text: &str) -> Option<&str> {
+    text.lines().nth(6)?.split_whitespace().nth(1)
+}
+
+/// How many processes have the segment; `None` when there is no such segment.
+fn attachments(segment: &str) -> Option<u32> {
+    let table = fs::read_to_string("/proc/sysvipc/shm").ok()?;
+    table.lines().find_map(|line| {
         let mut columns = line.split_whitespace().skip(1);
-        columns.next() == Some(number) && columns.nth(4) == Some("0")
+        let found = columns.next() == Some(segment);
+        columns.nth(4).filter(|_| found)?.parse().ok()
     })
 }
 

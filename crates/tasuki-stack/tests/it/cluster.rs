@@ -16,6 +16,7 @@ async fn leader<'a>(cluster: &'a NatsCluster, stream: &str, not: Option<&str>) -
             Ok(Some(node)) if Some(node.node()) != not => return node,
             other => assert!(Instant::now() < deadline, "no leader: {other:?}"),
         }
+        // sleep: the pace of asking, within a deadline.
         sleep(Duration::from_millis(50)).await;
     }
 }
@@ -37,6 +38,7 @@ async fn publish(context: &Context, id: usize) {
             Ok(_ack) => return,
             Err(error) => assert!(Instant::now() < deadline, "not acknowledged: {error}"),
         }
+        // sleep: the pace of asking, within a deadline.
         sleep(Duration::from_millis(50)).await;
     }
 }
@@ -87,6 +89,7 @@ async fn killing_the_stream_leader_keeps_acknowledged_messages() {
             {
                 return;
             }
+            // sleep: the pace of asking, within a deadline.
             sleep(Duration::from_millis(50)).await;
         }
     };

@@ -7,7 +7,7 @@ use std::{
 
 use tasuki_stack::{Options, Stack};
 
-use crate::support::{appears, ask, binary, eventually, folder, is_alive, redis, sql, with_text};
+use crate::support::{ask, binary, eventually, folder, is_alive, redis, sql, with_text};
 
 /// `tasuki-stack exec`, killed at the end whatever happens.
 struct Owner(Child);
@@ -18,6 +18,16 @@ impl Owner {
         command.args(["exec", "--keep", "--dir"]).arg(dir);
         command.args(flags).args(["--", "sh", "-c", script]);
         Self(command.stdout(Stdio::null()).spawn().expect("a process"))
+    }
+
+    /// Waits until the command has made the file; its own complaints are on stderr.
+    async fn ready(&mut self, file: &Path) {
+        eventually("the command runs", || {
+            let ended = self.0.try_wait().expect("a status");
+            assert!(ended.is_none(), "the owner ended by itself: {ended:?}");
+            file.exists()
+        })
+        .await;
     }
 
     fn children(&self) -> Vec<u32> {
@@ -55,7 +65,7 @@ async fn no_server_survives_a_killed_owner_and_the_next_start_finds_its_data() {
         ready = ready.display()
     );
     let mut owner = Owner::start(&dir, &["--durable"], &script);
-    appears(&ready).await;
+    owner.ready(&ready).await;
     let url = std::fs::read_to_string(&ready).unwrap();
     // Somebody else's client keeps a backend busy, which therefore does not look around.
     let busy = "SET statement_timeout = '2min'; DO $$ BEGIN LOOP NULL; END LOOP; END $$";
@@ -101,7 +111,7 @@ async fn a_start_right_after_the_kill_does_not_trip_over_what_is_still_dying() {
         let ready = folder.path().join(format!("ready-{round}"));
         let script = format!("touch {}; exec sleep 86398", ready.display());
         let mut owner = Owner::start(&dir, &[], &script);
-        appears(&ready).await;
+        owner.ready(&ready).await;
         owner.kill();
     }
 

@@ -46,6 +46,7 @@ pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
     let deadline = Instant::now() + DEADLINE;
     while !condition() {
         assert!(Instant::now() < deadline, "still not so: {what}");
+        // sleep: the pace of asking, within a deadline.
         sleep(Duration::from_millis(10)).await;
     }
 }
