@@ -1,0 +1,16 @@
+//! What the `tasuki` executable promises to the person at the terminal and to scripts.
+//!
+//! Every test drives the built executable in a folder of its own, with servers of its own,
+//! and sees only what anybody can see: exit codes, output, files, HTTP, processes.
+
+mod clumsy;
+mod configuration;
+mod credentials;
+mod help;
+mod keeping;
+mod killing;
+mod serving;
+mod stopping;
+mod support;
+mod telemetry;
+mod up;
