@@ -6,7 +6,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context;
 
@@ -43,16 +43,6 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<(String, String)>> {
             })
         })
         .collect()
-}
-
-/// A file that is removed with its owner.
-#[derive(Debug)]
-pub(crate) struct Removed(pub(crate) PathBuf);
-
-impl Drop for Removed {
-    fn drop(&mut self) {
-        remove_if_there(&self.0).unwrap_or_default();
-    }
 }
 
 pub(crate) fn remove_if_there(path: &Path) -> std::io::Result<()> {

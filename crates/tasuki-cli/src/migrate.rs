@@ -18,13 +18,11 @@ pub(crate) async fn run(
     let mut rows = Vec::new();
     let mut pending = 0;
     for tables in platform.tables()? {
-        tables
-            .database
-            .wait(platform.common.database.start_timeout)
-            .await?;
+        let limit = platform.common.database.start_timeout;
+        tables.database.wait(limit).await?;
         let before = progress(&tables).await?;
         if !options.check {
-            tables.migrate().await?;
+            tables.migrate(limit).await?;
         }
         for ((name, before), (_, after)) in before.into_iter().zip(progress(&tables).await?) {
             pending += after.pending;

@@ -43,12 +43,13 @@ pub(crate) fn failed(code: u8, error: &anyhow::Error) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The error and its causes, joined; a level that repeats its cause is said once.
+/// The error and its causes on one line; what a level has said already is not repeated.
 fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
         let cause = cause.to_string();
-        if text.ends_with(&cause) {
+        let plain = cause.split(" (os error").next().unwrap_or(&cause);
+        if text.to_lowercase().contains(&plain.to_lowercase()) {
             continue;
         }
         if !text.is_empty() {

@@ -66,7 +66,10 @@ async fn ask(source: &Source) -> anyhow::Result<Status> {
         })
     };
     let (url, token) = (find("TASUKI_SYSTEM_URL")?, find("TASUKI_OPERATOR_TOKEN")?);
-    let client = reqwest::Client::builder().timeout(LIMIT).build()?;
+    let client = reqwest::Client::builder()
+        .no_proxy()
+        .timeout(LIMIT)
+        .build()?;
     let request = client.get(format!("{url}/v1/status")).bearer_auth(token);
     let response = request
         .send()

@@ -5,45 +5,51 @@
 
 use std::time::Duration;
 
-use secrecy::{ExposeSecret, SecretString};
-use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Connection, PgConnection, PgPool};
+use tokio::time::{Instant, timeout};
 
 use crate::config;
 
 /// Open connections by service, pool (`requests`, `workers`) and state (`used`, `idle`).
 const CONNECTIONS: &str = "tasuki_database_connections";
 
+/// The pause between two attempts to connect.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
 /// The pools of one service.
 #[derive(Clone, Debug)]
 pub struct Database {
     /// For requests.
     pub requests: PgPool,
-    /// For workers, checks and migrations.
+    /// For workers and checks.
     pub workers: PgPool,
+    unlimited: PgConnectOptions,
+    connect_timeout: Duration,
 }
 
 /// Why a database can't be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No address.
-    #[error(
-        "database.url is not set: set TASUKI_DATABASE__URL, or use `tasuki up` for a private database"
-    )]
-    NoUrl,
-    /// An address that is not one.
-    #[error("database.url is not a PostgreSQL address: {0}")]
-    BadUrl(#[source] sqlx::Error),
-    /// A service whose name can't be a schema's.
-    #[error(transparent)]
-    BadSchema(#[from] tasuki::InvalidSchema),
     /// It did not answer in time.
-    #[error("the database did not answer within {}s: {source}", waited.as_secs())]
+    #[error("the database at {address} did not answer within {waited:?}")]
     Away {
+        /// Host and port.
+        address: String,
         /// How long we tried.
         waited: Duration,
         /// The last answer.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// It answered, and does not let us in.
+    #[error("the database at {address} refuses us")]
+    Refused {
+        /// Host and port.
+        address: String,
+        /// Why.
+        #[source]
         source: sqlx::Error,
     },
 }
@@ -52,59 +58,85 @@ impl Database {
     /// Pools for `service`. Connects when first used.
     ///
     /// # Errors
-    /// When the address is missing or malformed.
+    /// When the address is missing.
     pub fn new(
         service: &str,
         settings: &config::Database,
-        own: Option<&config::ServiceDatabase>,
-    ) -> Result<Self, Error> {
-        let own = own.map(|own| &own.url).filter(|url| !is_empty(url));
+        own: &config::ServiceDatabase,
+    ) -> Result<Self, config::Error> {
+        let own = Some(&own.url).filter(|url| !url.is_empty());
         let url = own.unwrap_or(&settings.url);
-        if is_empty(url) {
-            return Err(Error::NoUrl);
-        }
-        let options: PgConnectOptions = url.expose_secret().parse().map_err(Error::BadUrl)?;
+        let options: PgConnectOptions = url.parse("database.url", "TASUKI_DATABASE__URL")?;
+        let options = options.application_name(&format!("tasuki-{service}"));
         let millis = |limit: Duration| limit.as_millis().to_string();
-        let options = options
-            .application_name(&format!("tasuki-{service}"))
-            .options([
-                ("statement_timeout", millis(settings.statement_timeout)),
-                ("lock_timeout", millis(settings.lock_timeout)),
-                (
-                    "idle_in_transaction_session_timeout",
-                    millis(settings.idle_in_transaction_timeout),
-                ),
-            ]);
+        let idle = millis(settings.idle_in_transaction_timeout);
+        let limited = options.clone().options([
+            ("statement_timeout", millis(settings.statement_timeout)),
+            ("lock_timeout", millis(settings.lock_timeout)),
+            ("idle_in_transaction_session_timeout", idle),
+        ]);
         let pool = |connections: u32| {
             PgPoolOptions::new()
                 .max_connections(connections)
                 .acquire_timeout(settings.acquire_timeout)
-                .connect_lazy_with(options.clone())
+                .connect_lazy_with(limited.clone())
         };
         Ok(Self {
             requests: pool(settings.max_connections.get()),
             workers: pool(settings.worker_connections.get()),
+            // A migration may take as long as it needs, but must not stand in the way.
+            unlimited: options.options([("lock_timeout", millis(settings.lock_timeout))]),
+            connect_timeout: settings.connect_timeout,
         })
     }
 
-    /// Waits until the database answers.
+    /// A connection of its own, without a limit on statements: for migrations. Tries until
+    /// the database answers.
     ///
     /// # Errors
-    /// When it does not within `limit`.
-    pub async fn wait(&self, limit: Duration) -> Result<(), Error> {
-        let deadline = tokio::time::Instant::now() + limit;
+    /// When it does not within `limit`, or refuses us.
+    pub async fn connect(&self, limit: Duration) -> Result<PgConnection, Error> {
+        let deadline = Instant::now() + limit;
         loop {
-            match self.workers.acquire().await {
-                Ok(_connection) => return Ok(()),
-                Err(source) if tokio::time::Instant::now() >= deadline || !is_away(&source) => {
-                    return Err(Error::Away {
-                        waited: limit,
-                        source,
-                    });
-                }
-                Err(_away) => tokio::time::sleep(Duration::from_millis(200)).await,
+            let attempt = timeout(
+                self.connect_timeout.min(limit),
+                PgConnection::connect_with(&self.unlimited),
+            );
+            let source = match attempt.await {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(source)) => source,
+                Err(_elapsed) => sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()),
+            };
+            let (host, port) = (self.unlimited.get_host(), self.unlimited.get_port());
+            let address = format!("{host}:{port}");
+            if !is_away(&source) {
+                return Err(Error::Refused { address, source });
             }
+            if Instant::now() + RETRY_PAUSE >= deadline {
+                let waited = limit;
+                return Err(Error::Away {
+                    address,
+                    waited,
+                    source,
+                });
+            }
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
+    }
+
+    /// Waits until the database answers, and opens the first connection of each pool, so
+    /// that the first request does not have to.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn wait(&self, limit: Duration) -> Result<(), Error> {
+        let connection = self.connect(limit).await?;
+        // It answered: what else there is to say, the first statement will say.
+        connection.close().await.unwrap_or_default();
+        for pool in [&self.requests, &self.workers] {
+            drop(pool.acquire().await);
+        }
+        Ok(())
     }
 
     /// Tells the metrics how full the pools of `service` are.
@@ -124,10 +156,6 @@ impl Database {
         self.requests.close().await;
         self.workers.close().await;
     }
-}
-
-fn is_empty(url: &SecretString) -> bool {
-    url.expose_secret().is_empty()
 }
 
 /// Whether `error` says that the database can't be reached or has no room, rather than that

@@ -9,6 +9,7 @@ use tasuki::Clock;
 use tasuki::migrate;
 use tasuki::worker::{Stopped, Supervisor};
 use tokio_util::task::TaskTracker;
+use tracing::field;
 
 use crate::auth::Authenticator;
 use crate::auth::tokens::{self, KeyRing, jwks_routes};
@@ -210,7 +211,7 @@ impl Host {
         to.supervisor.start(heartbeat);
         to.health.push((name, health));
         to.databases.push(tables.database);
-        tracing::info!(service = name, api = ?address.api, internal = %address.internal, "serving");
+        tracing::info!(service = name, api = address.api.map(field::display), internal = %address.internal, "serving");
         Ok(())
     }
 

@@ -4,7 +4,6 @@
 //! the broker is away.
 
 use async_nats::{ConnectOptions, ServerAddr};
-use secrecy::ExposeSecret;
 
 use crate::config;
 
@@ -14,30 +13,13 @@ pub struct Nats {
     address: ServerAddr,
 }
 
-/// Why there is nothing to connect to.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// No address.
-    #[error("nats.url is not set: set TASUKI_NATS__URL, or use `tasuki up` for a private server")]
-    NoUrl,
-    /// An address that is not one.
-    #[error("nats.url is not a NATS address: {0}")]
-    BadUrl(String),
-}
-
 impl Nats {
     /// The server of `settings`.
     ///
     /// # Errors
-    /// When its address is missing or malformed.
-    pub fn new(settings: &config::Nats) -> Result<Self, Error> {
-        let url = settings.url.expose_secret();
-        if url.is_empty() {
-            return Err(Error::NoUrl);
-        }
-        let address = url.parse();
-        let address = address.map_err(|error: std::io::Error| Error::BadUrl(error.to_string()))?;
+    /// When its address is missing.
+    pub fn new(settings: &config::Nats) -> Result<Self, config::Error> {
+        let address = settings.url.parse("nats.url", "TASUKI_NATS__URL")?;
         Ok(Self { address })
     }
 

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use sqlx::Connection;
 use sqlx::migrate::Migrator;
 use tasuki::Schema;
 use tasuki::migrate::{self, Plan};
@@ -13,6 +15,18 @@ use crate::config::{self, Common};
 use crate::database::{self, Database};
 use crate::http::Check;
 use crate::{auth, instances};
+
+/// Why tables could not be brought up to date.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The database can't be used.
+    #[error(transparent)]
+    Database(#[from] database::Error),
+    /// A migration failed.
+    #[error(transparent)]
+    Migrate(#[from] migrate::Error),
+}
 
 /// The tables of one service: what `tasuki migrate` runs and the status page compares.
 #[derive(Clone, Debug)]
@@ -32,32 +46,39 @@ impl Tables {
     /// service's name.
     ///
     /// # Errors
-    /// When the database's address is missing or malformed.
+    /// When the database's address is missing.
     pub fn new(
         service: &'static str,
         common: &Common,
         own_database: &config::ServiceDatabase,
         own: Option<Migrator>,
-    ) -> Result<Self, database::Error> {
-        let schema = Schema::new(service)?;
+    ) -> Result<Self, config::Error> {
+        let schema = Schema::new(service).map_err(|error| config::Error::Invalid {
+            key: service.to_owned(),
+            origin: "the code".to_owned(),
+            reason: error.to_string(),
+        })?;
         let shared = Plan::rendered("service", &schema, &[auth::STEP, instances::STEP]);
         let own = own.map(|migrator| Plan::fixed(&schema, migrator));
         Ok(Self {
             service,
-            database: Database::new(service, &common.database, Some(own_database))?,
+            database: Database::new(service, &common.database, own_database)?,
             plans: [Some(shared), own].into_iter().flatten().collect(),
             schema,
         })
     }
 
-    /// Applies what is missing.
+    /// Applies what is missing, once the database answers.
     ///
     /// # Errors
-    /// When a migration fails.
-    pub async fn migrate(&self) -> Result<(), migrate::Error> {
+    /// When a migration fails, or the database does not answer within `limit`.
+    pub async fn migrate(&self, limit: Duration) -> Result<(), Error> {
+        let mut connection = self.database.connect(limit).await?;
         for plan in &*self.plans {
-            plan.run(&self.database.workers).await?;
+            plan.run(&mut connection).await?;
         }
+        // The work is done and committed, however this goes.
+        connection.close().await.unwrap_or_default();
         Ok(())
     }
 }

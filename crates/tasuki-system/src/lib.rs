@@ -5,7 +5,6 @@
 //! reported of its workers; the console and `tasuki status` show it.
 
 mod config;
-mod error;
 mod http;
 mod queries;
 mod servers;
@@ -13,12 +12,10 @@ mod store;
 
 use tasuki::Clock;
 use tasuki_service::config::{Common, Error as ConfigError};
-use tasuki_service::database;
 use tasuki_service::service::Tables;
 use tasuki_service::{Config, Service};
 
 pub use config::System;
-pub use error::Error;
 
 /// Its name, and the name of its schema.
 pub const NAME: &str = "system";
@@ -36,22 +33,22 @@ pub fn config(config: &Config) -> Result<System, ConfigError> {
 /// Its tables: only those that every service has.
 ///
 /// # Errors
-/// When the database's address is missing or malformed.
-pub fn tables(common: &Common, own: &System) -> Result<Tables, database::Error> {
+/// When the database's address is missing.
+pub fn tables(common: &Common, own: &System) -> Result<Tables, ConfigError> {
     Tables::new(NAME, common, &own.database, None)
 }
 
 /// The service. `watched` are the tables of every service of the platform, its own included.
 ///
 /// # Errors
-/// When the address of a server is missing or malformed.
+/// When the address of a server is missing.
 pub fn service(
     common: &Common,
     own: &System,
     tables: Tables,
     watched: Vec<Tables>,
     clock: &Clock,
-) -> Result<Service, Error> {
+) -> Result<Service, ConfigError> {
     let servers = servers::Servers::new(common, tables.database.workers.clone())?;
     let overview = queries::Overview::new(servers.clone(), watched, clock.clone());
     let about = "What runs, in which version, and how its workers are.";

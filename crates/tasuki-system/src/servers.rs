@@ -6,17 +6,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::ConnectionInfo;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use secrecy::{ExposeSecret, SecretString};
 use sqlx::PgPool;
 use tasuki_contract::status::Server;
 use tasuki_service::Common;
+use tasuki_service::config;
 use tasuki_service::http::Check;
 use tasuki_service::nats::Nats;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout};
 
-use crate::error::Error;
 use crate::store;
 
 /// How long one server may take to answer.
@@ -36,13 +36,12 @@ struct Broker {
 }
 
 struct Redis {
-    client: redis::Client,
+    info: ConnectionInfo,
     connection: OnceCell<ConnectionManager>,
 }
 
 impl Servers {
-    pub(crate) fn new(common: &Common, postgres: PgPool) -> Result<Self, Error> {
-        let redis = filled(&common.redis.url).ok_or(Error::NoRedis)?;
+    pub(crate) fn new(common: &Common, postgres: PgPool) -> Result<Self, config::Error> {
         Ok(Self {
             postgres,
             nats: Arc::new(Broker {
@@ -50,7 +49,7 @@ impl Servers {
                 client: OnceCell::new(),
             }),
             redis: Arc::new(Redis {
-                client: redis::Client::open(redis).map_err(Error::BadRedis)?,
+                info: common.redis.url.parse("redis.url", "TASUKI_REDIS__URL")?,
                 connection: OnceCell::new(),
             }),
         })
@@ -109,7 +108,10 @@ impl Redis {
             .set_response_timeout(Some(LIMIT));
         let connection = self
             .connection
-            .get_or_try_init(|| ConnectionManager::new_with_config(self.client.clone(), settings))
+            .get_or_try_init(async || {
+                let client = redis::Client::open(self.info.clone())?;
+                ConnectionManager::new_with_config(client, settings).await
+            })
             .await
             .map_err(|error| error.to_string())?;
         let info: String = redis::cmd("INFO")
@@ -144,8 +146,4 @@ async fn probe(name: &str, version: impl Future<Output = Result<String, String>>
 async fn within(answer: impl Future<Output = Result<String, String>>) -> Result<String, String> {
     let limited = timeout(LIMIT, answer).await;
     limited.unwrap_or_else(|_elapsed| Err(format!("no answer within {}s", LIMIT.as_secs())))
-}
-
-fn filled(url: &SecretString) -> Option<&str> {
-    Some(url.expose_secret()).filter(|url| !url.is_empty())
 }

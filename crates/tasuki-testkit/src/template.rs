@@ -135,14 +135,12 @@ async fn template(
         )
         .await?;
         run(&mut connection, format!("CREATE DATABASE {draft}")).await?;
-        let pool = PgPoolOptions::new()
-            .max_connections(1)
-            .connect_with(server.clone().database(&draft))
-            .await?;
+        let options = server.clone().database(&draft);
+        let mut inside = PgConnection::connect_with(&options).await?;
         for plan in plans {
-            plan.run(&pool).await?;
+            plan.run(&mut inside).await?;
         }
-        pool.close().await;
+        inside.close().await?;
         run(
             &mut connection,
             format!("ALTER DATABASE {draft} RENAME TO {name}"),

@@ -8,7 +8,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use tasuki::Clock;
 use tasuki_service::auth::credentials::{Credential, Credentials, NewCredential};
@@ -106,9 +105,9 @@ impl Development {
     ) -> Vec<(String, String)> {
         let common = &platform.common;
         let servers = [
-            ("DATABASE", common.database.url.expose_secret()),
-            ("NATS", common.nats.url.expose_secret()),
-            ("REDIS", common.redis.url.expose_secret()),
+            ("DATABASE", common.database.url.expose()),
+            ("NATS", common.nats.url.expose()),
+            ("REDIS", common.redis.url.expose()),
         ];
         let mut all = Vec::new();
         for address in running.addresses() {

@@ -4,6 +4,7 @@
 //! screen. Stopping goes the other way round. A server that dies is started again on its
 //! port and data, as a database behind a service manager would be.
 
+mod claim;
 mod development;
 mod keeper;
 mod screen;
@@ -13,7 +14,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use tasuki_service::auth::tokens::KeyRing;
 use tasuki_service::config::Config;
 use tasuki_service::host::{Ended, Host, Role, Running};
@@ -22,11 +23,12 @@ use tasuki_service::telemetry::{self, LogTarget, Meter};
 use tokio::time::Instant;
 
 use crate::args::{Source, Up};
-use crate::env_file;
 use crate::output::note;
 use crate::platform::{self, Name, Platform};
 use crate::serve::FORCED;
+use claim::Claim;
 use development::Development;
+use keeper::Keeper;
 use servers::Servers;
 
 /// How long services may take to become ready once their servers are.
@@ -34,20 +36,21 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run(source: &Source, options: &Up) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
-    let config = platform::configuration(source)?.with_value("platform.mode", "development")?;
-    let stack = Platform::read(&config)?.stack;
+    let config = platform::configuration(source)?;
+    // Before anything is touched: a mistake in any section is told first.
+    let Platform { stack, common, .. } = Platform::read(&config)?;
+    let config = config.with_value("platform.mode", "development")?;
     let mut signals = Signals::listen()?;
-    std::fs::create_dir_all(&stack.run_dir)
-        .with_context(|| format!("folder {} can't be made", stack.run_dir.display()))?;
+    let claim = Claim::on(&stack.run_dir)?;
     let target = if options.verbose {
         LogTarget::Stderr
     } else {
         LogTarget::File(stack.run_dir.join("tasuki.log"))
     };
-    let telemetry = telemetry::init(&Platform::read(&config)?.common.telemetry, &target)?;
+    let telemetry = telemetry::init(&common.telemetry, &target)?;
     note("starting …");
 
-    let starting = Box::pin(Up::start(config, telemetry.meter.clone()));
+    let starting = Box::pin(Started::start(config, claim, telemetry.meter.clone()));
     let started = tokio::select! {
         started = starting => started?,
         // Nothing was promised to anybody yet: what has started dies with us.
@@ -57,11 +60,11 @@ pub(crate) async fn run(source: &Source, options: &Up) -> anyhow::Result<ExitCod
     let Started {
         running,
         servers,
-        env,
+        claim,
         ..
     } = started;
     let ended = Box::pin(running.run_until_signal(&mut signals)).await;
-    drop(env);
+    drop(claim);
     if ended == Ended::Forced {
         return Ok(ExitCode::from(FORCED));
     }
@@ -77,15 +80,13 @@ struct Started {
     servers: Arc<Servers>,
     development: Development,
     platform: Platform,
-    env: env_file::Removed,
+    claim: Claim,
 }
 
-impl Up {
-    async fn start(config: Config, meter: Meter) -> anyhow::Result<Started> {
+impl Started {
+    async fn start(config: Config, claim: Claim, meter: Meter) -> anyhow::Result<Self> {
         let stack = Platform::read(&config)?.stack;
-        let env = env_file::Removed(stack.run_dir.join("env"));
         let servers = Arc::new(Servers::start(&stack).await?);
-        env_file::remove_if_there(&env.0)?;
         let mut development = Development::open(&stack.data_dir)?;
         let config = servers.configure(config)?;
         let config = development.configure(config)?;
@@ -98,15 +99,15 @@ impl Up {
         until_ready(&running).await?;
 
         let variables = development.variables(&platform, &running);
-        let keeper = keeper::Keeper::new(&servers, variables, env.0.clone());
+        let keeper = Keeper::new(&servers, variables, claim.env().to_owned());
         keeper.write()?;
         running.supervisor().start(keeper);
-        Ok(Started {
+        Ok(Self {
             running,
             servers,
             development,
             platform,
-            env,
+            claim,
         })
     }
 }
@@ -114,11 +115,8 @@ impl Up {
 /// Schemas, signing keys and development credentials.
 async fn prepare(platform: &Platform, development: &mut Development) -> anyhow::Result<()> {
     for tables in platform.tables()? {
-        tables
-            .database
-            .wait(platform.common.database.start_timeout)
-            .await?;
-        tables.migrate().await?;
+        let limit = platform.common.database.start_timeout;
+        tables.migrate(limit).await?;
         if let Some(dir) = &platform.common.auth.key_dir {
             KeyRing::open_or_create(dir, tables.service, &platform.clock)?;
         }

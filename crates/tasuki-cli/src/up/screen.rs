@@ -34,7 +34,7 @@ pub(super) fn show(started: &Started, log: &LogTarget, took: Duration) {
     say("");
     let stack = &started.platform.stack;
     row("data", stack.data_dir.display());
-    row("addresses", format_args!("{}", started.env.0.display()));
+    row("addresses", started.claim.env().display());
     if let LogTarget::File(path) = log {
         row("log", path.display());
     }

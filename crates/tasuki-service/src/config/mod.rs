@@ -6,6 +6,7 @@
 //!
 //! Every error is one sentence that names the key and where it came from.
 
+mod address;
 mod sections;
 mod size;
 mod source;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
+pub use address::Address;
 pub use sections::{
     Auth, Common, Database, Http, LogFormat, Mode, Nats, Platform, Redis, ServiceDatabase,
     ServiceServer, Shutdown, Telemetry,
@@ -66,12 +68,12 @@ pub enum Error {
         reason: String,
     },
     /// A value that must be set and is not.
-    #[error("{key} is not set: {hint}")]
+    #[error("{key} is not set: set {variable}, or use `tasuki up` for a private server")]
     Missing {
         /// The key.
         key: &'static str,
-        /// How to set it.
-        hint: &'static str,
+        /// The variable that sets it.
+        variable: &'static str,
     },
 }
 

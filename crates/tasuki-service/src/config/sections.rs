@@ -7,10 +7,9 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use secrecy::SecretString;
 use serde::{Deserialize, Deserializer};
 
-use super::{Config, Error, Size};
+use super::{Address, Config, Error, Size};
 
 /// All shared sections.
 #[derive(Clone, Debug)]
@@ -76,7 +75,8 @@ pub enum Mode {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Database {
-    pub url: SecretString,
+    #[serde(deserialize_with = "Address::postgres")]
+    pub url: Address,
     pub max_connections: NonZeroU32,
     pub worker_connections: NonZeroU32,
     #[serde(with = "humantime_serde")]
@@ -97,14 +97,16 @@ pub struct Database {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Nats {
-    pub url: SecretString,
+    #[serde(deserialize_with = "Address::nats")]
+    pub url: Address,
 }
 
 /// `[redis]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Redis {
-    pub url: SecretString,
+    #[serde(deserialize_with = "Address::redis")]
+    pub url: Address,
 }
 
 /// `[http]`
@@ -136,8 +138,10 @@ pub struct Shutdown {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Telemetry {
+    #[serde(deserialize_with = "log_filter")]
     pub log: String,
     pub log_format: LogFormat,
+    #[serde(deserialize_with = "http_address")]
     pub otlp_endpoint: String,
     #[serde(deserialize_with = "ratio")]
     pub trace_sample_ratio: f64,
@@ -184,7 +188,8 @@ pub struct ServiceServer {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ServiceDatabase {
-    pub url: SecretString,
+    #[serde(deserialize_with = "Address::postgres")]
+    pub url: Address,
 }
 
 fn ratio<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
@@ -196,6 +201,28 @@ fn ratio<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
             "{ratio} is not between 0 and 1"
         )))
     }
+}
+
+fn log_filter<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    match tracing_subscriber::EnvFilter::try_new(&text) {
+        Ok(_filter) => Ok(text),
+        Err(error) => {
+            let problem = format!("{text:?} is not a log filter: {error}");
+            Err(serde::de::Error::custom(problem))
+        }
+    }
+}
+
+fn http_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let parsed = reqwest::Url::parse(&text);
+    let is_http = parsed.is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
+    if text.is_empty() || is_http {
+        return Ok(text);
+    }
+    let problem = "it is an address that begins with http:// or https://";
+    Err(serde::de::Error::custom(problem))
 }
 
 fn optional_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {

@@ -9,7 +9,15 @@ use toml::{Table, Value};
 use super::Error;
 
 /// Keys whose values are never shown, wherever they stand.
-const SECRET_WORDS: [&str; 4] = ["password", "secret", "token-value", "private-key"];
+const SECRET_WORDS: [&str; 5] = [
+    "password",
+    "secret",
+    "passphrase",
+    "credential-value",
+    "token-value",
+];
+/// What is shown instead.
+const HIDDEN: &str = "<hidden>";
 
 /// Where a value was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -187,25 +195,49 @@ fn hide(path: &Path, text: &str) -> String {
         .split_last()
         .is_some_and(|(key, _)| SECRET_WORDS.iter().any(|word| key.contains(word)));
     if secret && !text.is_empty() {
-        return "<hidden>".to_owned();
+        return HIDDEN.to_owned();
     }
-    hide_password(text)
+    hide_secrets(text)
 }
 
-/// Hides what stands between `:` and `@` of an address's user part.
-pub(crate) fn hide_password(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return text.to_owned();
+/// Hides the secrets of the addresses in `text`: what stands before an `@`, but for a user's
+/// name that is followed by a password, and the values of secret-like query parameters.
+/// When in doubt it hides too much.
+fn hide_secrets(text: &str) -> String {
+    let mut pieces = text.split("://");
+    let mut shown = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        shown.push_str("://");
+        let (user, rest) = piece.rsplit_once('@').unwrap_or_default();
+        if user.is_empty() && rest.is_empty() {
+            shown.push_str(&hide_parameters(piece));
+            continue;
+        }
+        if let Some((name, _password)) = user.split_once(':') {
+            shown.push_str(name);
+            shown.push(':');
+        }
+        shown.push_str(HIDDEN);
+        shown.push('@');
+        shown.push_str(&hide_parameters(rest));
+    }
+    shown
+}
+
+fn hide_parameters(rest: &str) -> String {
+    let Some((path, query)) = rest.split_once('?') else {
+        return rest.to_owned();
     };
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
-    let Some((user, _)) = authority.rsplit_once('@') else {
-        return text.to_owned();
-    };
-    let Some((name, _)) = user.split_once(':') else {
-        return text.to_owned();
-    };
-    let after = rest.get(user.len()..).unwrap_or_default();
-    format!("{scheme}://{name}:<hidden>{after}")
+    let shown = query.split('&').map(|parameter| {
+        let (name, _value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        let lower = name.to_ascii_lowercase();
+        if SECRET_WORDS.iter().any(|word| lower.contains(word)) {
+            format!("{name}={HIDDEN}")
+        } else {
+            parameter.to_owned()
+        }
+    });
+    format!("{path}?{}", shown.collect::<Vec<_>>().join("&"))
 }
 
 #[cfg(test)]
@@ -213,19 +245,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_password_of_an_address_is_hidden_and_the_rest_is_kept() {
+    fn the_secrets_of_an_address_are_hidden_and_the_rest_is_kept() {
         for (address, shown) in [
             (
                 "postgres://u:p@h:1/d?x=y",
                 "postgres://u:<hidden>@h:1/d?x=y",
             ),
+            (
+                "postgres://h/d?user=u&password=p",
+                "postgres://h/d?user=u&password=<hidden>",
+            ),
             ("redis://:p@h:1", "redis://:<hidden>@h:1"),
             ("postgres://u:p@ss@h/d", "postgres://u:<hidden>@h/d"),
+            ("postgres://u:p/q@h/d", "postgres://u:<hidden>@h/d"),
+            ("nats://token@h:4222", "nats://<hidden>@h:4222"),
+            (
+                "nats://a:b@h1,nats://c:d@h2",
+                "nats://a:<hidden>@h1,nats://c:<hidden>@h2",
+            ),
             ("nats://h:4222", "nats://h:4222"),
-            ("http://h/a:b@c", "http://h/a:b@c"),
             ("plain", "plain"),
         ] {
-            assert_eq!(hide_password(address), shown);
+            assert_eq!(hide_secrets(address), shown);
         }
     }
 }

@@ -64,11 +64,9 @@ fn the_environment_wins_over_the_file_and_the_file_over_the_defaults() {
 
 #[test]
 fn a_value_that_looks_like_a_number_stays_text_where_text_is_expected() {
-    use secrecy::ExposeSecret;
-
-    let config = environment(&[("TASUKI_NATS__URL", "12345")]).unwrap();
-    let nats = Common::read(&config).unwrap().nats;
-    assert_eq!(nats.url.expose_secret(), "12345");
+    let config = environment(&[("TASUKI_AUTH__KEY_DIR", "12345")]).unwrap();
+    let auth = Common::read(&config).unwrap().auth;
+    assert_eq!(auth.key_dir.unwrap(), Path::new("12345"));
 }
 
 #[test]
@@ -120,6 +118,19 @@ fn a_value_out_of_range_is_refused_when_it_is_read() {
         ("TASUKI_AUTH__TOKEN_LIFETIME", "5m", "at most 60s"),
         ("TASUKI_HTTP__MAX_BODY", "1MB", "is not a size"),
         ("TASUKI_HTTP__HEAD_TIMEOUT", "soon", "http.head-timeout"),
+        (
+            "TASUKI_DATABASE__URL",
+            "http://db",
+            "it begins with postgres://",
+        ),
+        ("TASUKI_DATABASE__URL", "postgres://h:x/d", "not an address"),
+        ("TASUKI_NATS__URL", "nope", "it begins with nats://"),
+        ("TASUKI_TELEMETRY__LOG", "a=b=c", "not a log filter"),
+        (
+            "TASUKI_TELEMETRY__OTLP_ENDPOINT",
+            "collector:4318",
+            "http://",
+        ),
         (
             "TASUKI_PLATFORM__MODE",
             "testing",

@@ -7,7 +7,7 @@ use tasuki_service::host::Error;
 use tasuki_stack::{Options, Postgres};
 use tasuki_testkit::{TestEnv, eventually};
 
-use crate::frame::{self, Frame};
+use crate::frame::{self, Frame, LONG};
 
 async fn environment() -> TestEnv {
     TestEnv::start(&[frame::DEFAULTS], |config, common| {
@@ -33,7 +33,7 @@ async fn a_database_that_is_away_is_503_with_retry_after_and_comes_back_by_itsel
         .unwrap();
     frame::tables(&env.config, &env.common().unwrap())
         .unwrap()
-        .migrate()
+        .migrate(LONG)
         .await
         .unwrap();
     let host = env
@@ -131,4 +131,36 @@ async fn a_port_that_is_taken_is_named_with_its_setting() {
         error.to_string(),
         format!("frame can't listen on {address}: the port is taken (set frame.server.listen)")
     );
+}
+
+#[tokio::test]
+async fn a_database_that_can_t_be_used_is_named_with_the_reason() {
+    let tables = async |url: String| {
+        let mut env = environment().await;
+        env.config = env.config.with_value("database.url", url).unwrap();
+        frame::tables(&env.config, &env.common().unwrap()).unwrap()
+    };
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = nobody.local_addr().unwrap();
+    drop(nobody);
+    let away = tables(format!("postgres://u:p@{address}/d")).await;
+    let error = away
+        .database
+        .wait(Duration::from_millis(300))
+        .await
+        .unwrap_err();
+    let text = error.to_string();
+    assert_eq!(
+        text,
+        format!("the database at {address} did not answer within 300ms")
+    );
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("refused"), "{source}");
+
+    let env = environment().await;
+    let missing = env.db.url().replace(env.db.name(), "no_such_database");
+    let error = tables(missing).await.database.wait(LONG).await.unwrap_err();
+    assert!(error.to_string().ends_with("refuses us"), "{error}");
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("no_such_database"), "{source}");
 }

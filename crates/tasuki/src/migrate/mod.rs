@@ -3,7 +3,8 @@
 //! A [`Plan`] is a numbered list of migrations for one schema, with a record of its own in
 //! that schema, so that a library's tables and a service's tables are upgraded side by side
 //! without knowing of each other. Running a plan is safe from many processes at once: one
-//! works, the others wait.
+//! works, the others wait. The connection must reach PostgreSQL directly, because the lock
+//! belongs to the session.
 //!
 //! Two ways to make one: [`Plan::rendered`] for tables whose schema the user chooses (the
 //! statements say `{schema}`), [`Plan::fixed`] for a service that owns its schema.
@@ -14,7 +15,7 @@
 mod store;
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
-use sqlx::{AssertSqlSafe, PgPool, SqlSafeStr};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, SqlSafeStr};
 
 use crate::Schema;
 
@@ -107,6 +108,8 @@ impl Plan {
     fn named(name: String, mut migrator: Migrator) -> Self {
         // A newer database is not an error: see the module's documentation.
         migrator.set_ignore_missing(true);
+        // Its own lock would obey the connection's lock timeout; ours waits for its turn.
+        migrator.set_locking(false);
         Self { name, migrator }
     }
 
@@ -116,12 +119,21 @@ impl Plan {
         &self.name
     }
 
-    /// Applies what is missing.
+    /// Applies what is missing, each migration in a transaction of its own. Mind the limits
+    /// of the connection: a statement timeout ends a long migration, and a lock timeout is
+    /// what keeps one from standing in the way of traffic.
     ///
     /// # Errors
     /// When a migration fails, or one that was applied has changed since.
-    pub async fn run(&self, pool: &PgPool) -> Result<(), Error> {
-        self.migrator.run(pool).await.map_err(|source| Error::Run {
+    pub async fn run(&self, connection: &mut PgConnection) -> Result<(), Error> {
+        let unlocked = |source: sqlx::Error| Error::Run {
+            plan: self.name.clone(),
+            source: MigrateError::Execute(source),
+        };
+        store::lock(connection).await.map_err(unlocked)?;
+        let run = self.migrator.run(&mut *connection).await;
+        store::unlock(connection).await.map_err(unlocked)?;
+        run.map_err(|source| Error::Run {
             plan: self.name.clone(),
             source,
         })

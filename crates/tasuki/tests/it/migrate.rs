@@ -1,5 +1,6 @@
 //! Migrations into a schema that the user names.
 
+use sqlx::PgConnection;
 use tasuki::Schema;
 use tasuki::migrate::{Error, Plan, Step};
 use tasuki_testkit::TestDb;
@@ -24,6 +25,10 @@ fn plan(schema: &str, steps: &[Step]) -> Plan {
     Plan::rendered("test", &Schema::new(schema).unwrap(), steps)
 }
 
+async fn connect(db: &TestDb) -> PgConnection {
+    db.pool.acquire().await.unwrap().detach()
+}
+
 async fn columns(db: &TestDb, schema: &str) -> Vec<String> {
     sqlx::query_scalar(
         "SELECT table_name || '.' || column_name FROM information_schema.columns
@@ -43,8 +48,8 @@ async fn a_plan_makes_its_tables_in_any_schema_and_running_it_again_changes_noth
         let before = plan.progress(&db.pool).await.unwrap();
         assert_eq!((before.applied, before.pending), (0, 2));
 
-        plan.run(&db.pool).await.unwrap();
-        plan.run(&db.pool).await.unwrap();
+        plan.run(&mut connect(&db).await).await.unwrap();
+        plan.run(&mut connect(&db).await).await.unwrap();
 
         let after = plan.progress(&db.pool).await.unwrap();
         assert_eq!((after.applied, after.needed, after.pending), (2, 2, 0));
@@ -56,19 +61,50 @@ async fn a_plan_makes_its_tables_in_any_schema_and_running_it_again_changes_noth
 async fn many_processes_may_migrate_at_once() {
     let db = TestDb::new(&[]).await;
     let runs = (0..8).map(|_| async {
-        plan("app", &[FIRST, SECOND]).run(&db.pool).await.unwrap();
+        plan("app", &[FIRST, SECOND])
+            .run(&mut connect(&db).await)
+            .await
+            .unwrap();
     });
     futures_util::future::join_all(runs).await;
     assert_eq!(columns(&db, "app").await, ["things.id", "things.name"]);
 }
 
 #[tokio::test]
+async fn waiting_for_another_process_is_not_limited_by_the_lock_timeout() {
+    let db = TestDb::new(&[]).await;
+    let slow = Step {
+        version: 1,
+        description: "slow",
+        sql: "CREATE TABLE {schema}.things (id int); SELECT pg_sleep(0.5);",
+    };
+    let runs = (0..3).map(|_| async {
+        let mut connection = connect(&db).await;
+        sqlx::query("SET lock_timeout = '100ms'")
+            .execute(&mut connection)
+            .await
+            .unwrap();
+        plan("app", &[slow]).run(&mut connection).await.unwrap();
+        let limit: String = sqlx::query_scalar("SELECT current_setting('lock_timeout')")
+            .fetch_one(&mut connection)
+            .await
+            .unwrap();
+        assert_eq!(limit, "100ms");
+    });
+    futures_util::future::join_all(runs).await;
+    assert_eq!(columns(&db, "app").await, ["things.id"]);
+}
+
+#[tokio::test]
 async fn the_previous_release_accepts_a_database_that_is_newer() {
     let db = TestDb::new(&[]).await;
-    plan("app", &[FIRST, SECOND]).run(&db.pool).await.unwrap();
+    plan("app", &[FIRST, SECOND])
+        .run(&mut connect(&db).await)
+        .await
+        .unwrap();
 
     let previous = plan("app", &[FIRST]);
-    previous.run(&db.pool).await.unwrap();
+    previous.run(&mut connect(&db).await).await.unwrap();
 
     let progress = previous.progress(&db.pool).await.unwrap();
     assert_eq!(
@@ -80,22 +116,30 @@ async fn the_previous_release_accepts_a_database_that_is_newer() {
 #[tokio::test]
 async fn a_migration_that_fails_leaves_nothing_behind_and_can_be_mended() {
     let db = TestDb::new(&[]).await;
-    let error = plan("app", &[FIRST, BROKEN]).run(&db.pool).await;
+    let error = plan("app", &[FIRST, BROKEN])
+        .run(&mut connect(&db).await)
+        .await;
     assert!(matches!(error, Err(Error::Run { .. })), "{error:?}");
     assert_eq!(columns(&db, "app").await, ["things.id"]);
 
-    plan("app", &[FIRST, SECOND]).run(&db.pool).await.unwrap();
+    plan("app", &[FIRST, SECOND])
+        .run(&mut connect(&db).await)
+        .await
+        .unwrap();
     assert_eq!(columns(&db, "app").await, ["things.id", "things.name"]);
 }
 
 #[tokio::test]
 async fn a_migration_that_was_changed_after_it_ran_is_refused() {
     let db = TestDb::new(&[]).await;
-    plan("app", &[FIRST]).run(&db.pool).await.unwrap();
+    plan("app", &[FIRST])
+        .run(&mut connect(&db).await)
+        .await
+        .unwrap();
     let changed = Step {
         sql: "CREATE TABLE {schema}.things (id bigint PRIMARY KEY);",
         ..FIRST
     };
-    let error = plan("app", &[changed]).run(&db.pool).await;
+    let error = plan("app", &[changed]).run(&mut connect(&db).await).await;
     assert!(matches!(error, Err(Error::Run { .. })), "{error:?}");
 }
