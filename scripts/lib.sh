@@ -5,6 +5,9 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 
+# We look for executables where cargo puts them for this machine.
+unset CARGO_BUILD_TARGET
+
 # Queries are checked against .sqlx, whatever database variables the shell has.
 export SQLX_OFFLINE=true
 
@@ -33,7 +36,7 @@ export PATH="$tools_root/bin:$PATH"
 # cargo_tool cargo-deny 0.18: gets a cargo tool of at least this version.
 cargo_tool() {
     local tool=$1 wanted=$2 found
-    found=$(cargo "${tool#cargo-}" --version 2>/dev/null | version_in)
+    found=$(cargo "${tool#cargo-}" --version 2>/dev/null | version_in || true)
     if [ -n "$found" ] && at_least "$wanted" "$found"; then return; fi
     say "building $tool, once per machine"
     cargo install --quiet --locked --root "$tools_root" "$tool"

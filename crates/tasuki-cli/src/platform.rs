@@ -1,6 +1,6 @@
 //! Which services there are, and how they are put together from the configuration.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::ValueEnum;
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -66,17 +66,24 @@ pub(crate) fn configuration(source: &Source) -> anyhow::Result<Config> {
     if let Some(file) = &source.config {
         config = config.with_file(file)?;
     }
-    config = config.with_environment(environment())?;
+    config = config.with_environment(environment()?)?;
     if let Some(file) = &source.env_file {
         config = config.with_environment(env_file::read(file)?)?;
     }
     Ok(config)
 }
 
-/// The variables of this process that are text.
-pub(crate) fn environment() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+/// The variables of this process that concern us.
+pub(crate) fn environment() -> anyhow::Result<Vec<(String, String)>> {
+    let ours = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.into_string().ok()?;
+        name.starts_with("TASUKI_").then_some((name, value))
+    });
+    ours.map(|(name, value)| match value.into_string() {
+        Ok(value) => Ok((name, value)),
+        Err(_bytes) => bail!("environment variable {name} is not UTF-8 text"),
+    })
+    .collect()
 }
 
 impl Platform {

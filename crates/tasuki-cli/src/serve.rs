@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::bail;
 use tasuki_service::host::{Ended, Host, Role};
 use tasuki_service::shutdown::Signals;
 use tasuki_service::telemetry::{self, LogTarget};
@@ -15,7 +16,11 @@ pub(crate) const FORCED: u8 = 130;
 pub(crate) async fn run(source: &Source, options: &Serve) -> anyhow::Result<ExitCode> {
     let platform = Platform::read(&platform::configuration(source)?)?;
     let mut signals = Signals::listen()?;
-    let telemetry = telemetry::init(&platform.common.telemetry, &LogTarget::Stderr)?;
+    let name = match options.services.as_slice() {
+        [one] => format!("tasuki-{}", one.as_str()),
+        _ => "tasuki".to_owned(),
+    };
+    let telemetry = telemetry::init(&platform.common.telemetry, &LogTarget::Stderr, name)?;
     let role = match options.only {
         None => Role::Everything,
         Some(Part::Http) => Role::Http,
@@ -34,10 +39,14 @@ pub(crate) async fn run(source: &Source, options: &Serve) -> anyhow::Result<Exit
         }
     }
     let running = host.start(platform.services(&names)?).await?;
-    match Box::pin(running.run_until_signal(&mut signals)).await {
+    let ended = Box::pin(running.run_until_signal(&mut signals)).await;
+    match ended {
         Ended::Forced => Ok(ExitCode::from(FORCED)),
-        Ended::InOrder => {
+        Ended::InOrder | Ended::Failed => {
             telemetry.finish().await;
+            if ended == Ended::Failed {
+                bail!("a listener failed, see the log");
+            }
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use reqwest::StatusCode;
+use tasuki_contract::error::ErrorBody;
 use tasuki_contract::status::{Overall, Status};
 use tokio::time::Instant;
 
@@ -75,6 +77,12 @@ async fn ask(source: &Source) -> anyhow::Result<Status> {
         .send()
         .await
         .with_context(|| format!("the system service at {url} does not answer"))?;
+    if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+        // Without its database it can't tell operators from others, but it can say so.
+        let ready = client.get(format!("{url}/readyz")).send().await?;
+        let body: ErrorBody = ready.json().await?;
+        bail!("not ready: {}", body.message);
+    }
     if !response.status().is_success() {
         bail!(
             "the system service answered {}: {}",
@@ -87,7 +95,7 @@ async fn ask(source: &Source) -> anyhow::Result<Status> {
 
 /// The environment, under what a running `tasuki up` has written.
 fn variables(source: &Source) -> anyhow::Result<HashMap<String, String>> {
-    let mut variables: HashMap<_, _> = platform::environment().collect();
+    let mut variables: HashMap<_, _> = platform::environment()?.into_iter().collect();
     let config = platform::configuration(&Source {
         env_file: None,
         ..source.clone()

@@ -1,7 +1,7 @@
-//! The database of one service: two pools with timeouts, and when it counts as away.
+//! The database of one service: pools with timeouts, and when it counts as away.
 //!
-//! Requests and workers have connections of their own: a rush of requests can't starve the
-//! relay, and a slow worker can't make requests wait.
+//! Requests, workers and health checks have connections of their own: a rush of requests
+//! can't starve the workers, and slow workers make neither requests nor the health wait.
 
 use std::time::Duration;
 
@@ -14,6 +14,8 @@ use crate::config;
 /// Open connections by service, pool (`requests`, `workers`) and state (`used`, `idle`).
 const CONNECTIONS: &str = "tasuki_database_connections";
 
+/// How long closing may take.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// The pause between two attempts to connect.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -22,8 +24,9 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 pub struct Database {
     /// For requests.
     pub requests: PgPool,
-    /// For workers and checks.
+    /// For workers.
     pub workers: PgPool,
+    probe: PgPool,
     unlimited: PgConnectOptions,
     connect_timeout: Duration,
 }
@@ -84,6 +87,7 @@ impl Database {
         Ok(Self {
             requests: pool(settings.max_connections.get()),
             workers: pool(settings.worker_connections.get()),
+            probe: pool(1),
             // A migration may take as long as it needs, but must not stand in the way.
             unlimited: options.options([("lock_timeout", millis(settings.lock_timeout))]),
             connect_timeout: settings.connect_timeout,
@@ -133,7 +137,7 @@ impl Database {
         let connection = self.connect(limit).await?;
         // It answered: what else there is to say, the first statement will say.
         connection.close().await.unwrap_or_default();
-        for pool in [&self.requests, &self.workers] {
+        for pool in [&self.requests, &self.workers, &self.probe] {
             drop(pool.acquire().await);
         }
         Ok(())
@@ -151,10 +155,28 @@ impl Database {
         }
     }
 
-    /// Closes both pools; connections in use are waited for.
+    /// Closes the pools. Connections in use are waited for, but not for long: one whose
+    /// server does not answer any more never comes back.
     pub async fn close(&self) {
-        self.requests.close().await;
-        self.workers.close().await;
+        let close = async {
+            tokio::join!(
+                self.requests.close(),
+                self.workers.close(),
+                self.probe.close()
+            );
+        };
+        if timeout(CLOSE_LIMIT, close).await.is_err() {
+            tracing::warn!("database connections did not come back and were left");
+        }
+    }
+
+    /// Whether the database answers, asked on a connection of its own: neither a rush of
+    /// requests nor busy workers make a service look ill, and asking takes nothing from them.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn probe(&self) -> sqlx::Result<()> {
+        self.probe.acquire().await?.ping().await
     }
 }
 

@@ -1,9 +1,11 @@
 //! Runs services in one process: listeners, workers, readiness, and the way to stop.
 
 use std::net::{SocketAddr, TcpListener};
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use axum::{Extension, Router};
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tasuki::Clock;
 use tasuki::migrate;
@@ -88,6 +90,8 @@ pub struct Address {
 pub enum Ended {
     /// In order.
     InOrder,
+    /// In order, but because something broke.
+    Failed,
     /// A second signal came: leave at once.
     Forced,
 }
@@ -225,10 +229,13 @@ impl Host {
         );
         let phases = self.phases.clone();
         to.servers.spawn(async move {
-            if let Err(error) = serving.await {
-                tracing::error!(service = name, error = %error, "listener failed, stopping");
-                phases.stop();
-            }
+            let problem = match AssertUnwindSafe(serving).catch_unwind().await {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(_panic) => "it panicked".to_owned(),
+            };
+            tracing::error!(service = name, error = problem, "listener failed, stopping");
+            phases.fail();
         });
     }
 }
@@ -270,13 +277,11 @@ impl Running {
             let workers = self.supervisor.stop(self.times.grace);
             let ((), stopped) = tokio::join!(self.servers.wait(), workers);
             if stopped == Stopped::Cut {
-                tracing::warn!("some ticks were cut; their leases were given back");
+                tracing::warn!("some ticks outlived the grace time and were cut");
             }
         };
         self.phases.walk(self.times, finish).await;
-        for database in &self.databases {
-            database.close().await;
-        }
+        join_all(self.databases.iter().map(Database::close)).await;
         tracing::info!("stopped");
     }
 
@@ -285,14 +290,15 @@ impl Running {
         let phases = self.phases.clone();
         let mut run = std::pin::pin!(self.run());
         tokio::select! {
-            () = &mut run => return Ended::InOrder,
+            () = phases.draining() => {}
+            () = &mut run => {}
             signal = signals.next() => {
                 tracing::info!(signal, "stopping");
                 phases.stop();
             }
         }
         tokio::select! {
-            () = run => Ended::InOrder,
+            () = run => if phases.has_failed() { Ended::Failed } else { Ended::InOrder },
             _second = signals.next() => Ended::Forced,
         }
     }

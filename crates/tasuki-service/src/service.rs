@@ -99,13 +99,10 @@ impl Service {
     /// A service with tables and nothing else yet. `about` opens its API description.
     #[must_use]
     pub fn new(tables: Tables, about: &'static str, server: config::ServiceServer) -> Self {
-        let pool = tables.database.workers.clone();
+        let database = tables.database.clone();
         let database = Check::new("database", move || {
-            let pool = pool.clone();
-            async move {
-                let answer = pool.acquire().await;
-                answer.map(drop).map_err(|error| error.to_string())
-            }
+            let database = database.clone();
+            async move { database.probe().await.map_err(|error| error.to_string()) }
         });
         Self {
             tables,

@@ -16,6 +16,7 @@ pub struct Phases {
     draining: CancellationToken,
     closing: CancellationToken,
     cutting: CancellationToken,
+    failed: CancellationToken,
 }
 
 impl Phases {
@@ -34,6 +35,18 @@ impl Phases {
     /// Says stop. What follows is the business of [`walk`](Self::walk).
     pub fn stop(&self) {
         self.draining.cancel();
+    }
+
+    /// Says stop because something broke that this process can't do without.
+    pub fn fail(&self) {
+        self.failed.cancel();
+        self.stop();
+    }
+
+    /// Whether the stop is because something broke.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.failed.is_cancelled()
     }
 
     /// Waits until somebody says stop.

@@ -49,7 +49,7 @@ pub fn service(
     watched: Vec<Tables>,
     clock: &Clock,
 ) -> Result<Service, ConfigError> {
-    let servers = servers::Servers::new(common, tables.database.workers.clone())?;
+    let servers = servers::Servers::new(common, tables.database.requests.clone())?;
     let overview = queries::Overview::new(servers.clone(), watched, clock.clone());
     let about = "What runs, in which version, and how its workers are.";
     Ok(Service::new(tables, about, own.server)

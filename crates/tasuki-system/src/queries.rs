@@ -53,7 +53,7 @@ impl Overview {
 /// Migrations and instances of one service; `None` when its database does not answer, which
 /// the report of the servers explains.
 async fn schema(tables: &Tables) -> Option<(Vec<Migration>, Vec<Instance>)> {
-    let pool = &tables.database.workers;
+    let pool = &tables.database.requests;
     let mut migrations = Vec::new();
     for plan in &*tables.plans {
         let progress = plan.progress(pool).await.ok()?;

@@ -45,6 +45,11 @@ impl Claim {
         Ok(Self { env, _lock: lock })
     }
 
+    /// Removes `env`.
+    pub(super) fn take_back(&self) {
+        env_file::remove_if_there(&self.env).unwrap_or_default();
+    }
+
     /// Where `env` is written once everything is ready.
     pub(super) fn env(&self) -> &Path {
         &self.env
@@ -53,6 +58,6 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        env_file::remove_if_there(&self.env).unwrap_or_default();
+        self.take_back();
     }
 }

@@ -58,14 +58,18 @@ impl Worker for Keeper {
     }
 
     async fn tick(&self) -> Result<Tick, Error> {
+        let mut failed = None;
         for (_, server) in self.servers.each() {
             if server.is_running() {
                 continue;
             }
             tracing::warn!(server = server.name(), "server died, starting it again");
-            server.start().await?;
-            self.write()?;
+            // One that can't be started must not keep the others down.
+            match server.start().await {
+                Ok(()) => self.write()?,
+                Err(error) => failed = Some(error),
+            }
         }
-        Ok(Tick::Idle)
+        failed.map_or(Ok(Tick::Idle), |error| Err(error.into()))
     }
 }

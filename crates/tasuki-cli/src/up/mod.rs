@@ -47,7 +47,7 @@ pub(crate) async fn run(source: &Source, options: &Up) -> anyhow::Result<ExitCod
     } else {
         LogTarget::File(stack.run_dir.join("tasuki.log"))
     };
-    let telemetry = telemetry::init(&common.telemetry, &target)?;
+    let telemetry = telemetry::init(&common.telemetry, &target, "tasuki".to_owned())?;
     note("starting …");
 
     let starting = Box::pin(Started::start(config, claim, telemetry.meter.clone()));
@@ -63,13 +63,25 @@ pub(crate) async fn run(source: &Source, options: &Up) -> anyhow::Result<ExitCod
         claim,
         ..
     } = started;
-    let ended = Box::pin(running.run_until_signal(&mut signals)).await;
-    drop(claim);
+    let phases = running.phases().clone();
+    let run = Box::pin(running.run_until_signal(&mut signals));
+    let ended = tokio::join!(run, async {
+        phases.draining().await;
+        // Who reads it from now on would be sent to somebody who leaves.
+        claim.take_back();
+    })
+    .0;
     if ended == Ended::Forced {
         return Ok(ExitCode::from(FORCED));
     }
     servers::stop(servers).await?;
     telemetry.finish().await;
+    if ended == Ended::Failed {
+        bail!(
+            "a listener failed, see {}",
+            stack.run_dir.join("tasuki.log").display()
+        );
+    }
     note("stopped");
     Ok(ExitCode::SUCCESS)
 }

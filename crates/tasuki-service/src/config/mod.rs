@@ -197,6 +197,10 @@ impl Config {
 
     fn with_table(mut self, table: Table, origin: &Origin) -> Result<Self, Error> {
         for (path, value) in tree::leaves(table) {
+            let is_section = matches!(&value, Value::Table(_));
+            if is_section && tree::is_section(&self.defaults, &path) {
+                continue;
+            }
             let path = self.known(&path, origin)?;
             self.put(&path, value, origin.clone());
         }

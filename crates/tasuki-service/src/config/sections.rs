@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -77,11 +77,13 @@ pub enum Mode {
 pub struct Database {
     #[serde(deserialize_with = "Address::postgres")]
     pub url: Address,
+    #[serde(deserialize_with = "connections")]
     pub max_connections: NonZeroU32,
+    #[serde(deserialize_with = "connections")]
     pub worker_connections: NonZeroU32,
-    #[serde(with = "humantime_serde")]
+    #[serde(deserialize_with = "some_time")]
     pub acquire_timeout: Duration,
-    #[serde(with = "humantime_serde")]
+    #[serde(deserialize_with = "some_time")]
     pub connect_timeout: Duration,
     #[serde(with = "humantime_serde")]
     pub statement_timeout: Duration,
@@ -114,14 +116,18 @@ pub struct Redis {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Http {
     pub max_body: Size,
+    #[serde(deserialize_with = "head_size")]
     pub max_head: Size,
-    #[serde(with = "humantime_serde")]
+    #[serde(deserialize_with = "some_time")]
     pub head_timeout: Duration,
-    #[serde(with = "humantime_serde")]
+    #[serde(deserialize_with = "some_time")]
     pub body_timeout: Duration,
-    #[serde(with = "humantime_serde")]
+    #[serde(deserialize_with = "some_time")]
     pub request_timeout: Duration,
-    pub max_connections: NonZeroUsize,
+    #[serde(deserialize_with = "some_time")]
+    pub write_timeout: Duration,
+    #[serde(deserialize_with = "connections")]
+    pub max_connections: NonZeroU32,
 }
 
 /// `[shutdown]`
@@ -173,6 +179,7 @@ pub struct Auth {
     pub credential_cache: Duration,
     #[serde(with = "humantime_serde")]
     pub jwks_cache: Duration,
+    #[serde(deserialize_with = "http_addresses")]
     pub issuers: BTreeMap<String, String>,
 }
 
@@ -216,13 +223,55 @@ fn log_filter<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::E
 
 fn http_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let parsed = reqwest::Url::parse(&text);
-    let is_http = parsed.is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
-    if text.is_empty() || is_http {
+    if text.is_empty() || is_http(&text) {
         return Ok(text);
     }
     let problem = "it is an address that begins with http:// or https://";
     Err(serde::de::Error::custom(problem))
+}
+
+fn http_addresses<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
+    let all = BTreeMap::<String, String>::deserialize(deserializer)?;
+    match all.iter().find(|(_, address)| !is_http(address)) {
+        None => Ok(all),
+        Some((name, _)) => {
+            let problem = format!("the address of {name} begins with http:// or https://");
+            Err(serde::de::Error::custom(problem))
+        }
+    }
+}
+
+fn is_http(text: &str) -> bool {
+    let parsed = reqwest::Url::parse(text);
+    parsed.is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
+}
+
+/// More can't be meant, and would be set aside at the start.
+fn connections<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NonZeroU32, D::Error> {
+    const MOST: u32 = 100_000;
+    let number = NonZeroU32::deserialize(deserializer)?;
+    if number.get() > MOST {
+        return Err(serde::de::Error::custom(format!("it is at most {MOST}")));
+    }
+    Ok(number)
+}
+
+fn some_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let time: Duration = humantime_serde::deserialize(deserializer)?;
+    if time.is_zero() {
+        return Err(serde::de::Error::custom("it is more than 0s"));
+    }
+    Ok(time)
+}
+
+fn head_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
+    let size = Size::deserialize(deserializer)?;
+    if size.bytes() < 8 * 1024 {
+        return Err(serde::de::Error::custom("it is at least 8KiB"));
+    }
+    Ok(size)
 }
 
 fn optional_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {

@@ -125,14 +125,19 @@ pub(super) fn set(table: &mut Table, path: &Path, value: Value) {
     table.insert(last.clone(), value);
 }
 
-/// Every value with its path. An empty table has none.
+/// Whether `path` is a section of `defaults`: in a file it may stand empty.
+pub(super) fn is_section(defaults: &Table, path: &Path) -> bool {
+    matches!(get(defaults, path), Some(Value::Table(_)))
+}
+
+/// Every value with its path; an empty table counts as one.
 pub(super) fn leaves(table: Table) -> Vec<(Path, Value)> {
     fn walk(above: &[String], table: Table, out: &mut Vec<(Path, Value)>) {
         for (key, value) in table {
             let mut path = above.to_vec();
             path.push(key);
             match value {
-                Value::Table(below) => walk(&path, below, out),
+                Value::Table(below) if !below.is_empty() => walk(&path, below, out),
                 value => out.push((Path(path), value)),
             }
         }
@@ -171,6 +176,9 @@ pub(super) fn show(table: &Table, origins: &BTreeMap<Path, Origin>) -> String {
         let Some((key, above)) = path.split_last() else {
             continue;
         };
+        if value.is_table() {
+            continue;
+        }
         if section.as_deref() != Some(above) {
             let gap = if section.is_some() { "\n" } else { "" };
             put(&mut text, format_args!("{gap}[{}]\n", above.join(".")));

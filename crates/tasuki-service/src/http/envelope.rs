@@ -10,6 +10,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use http::header::{CONNECTION, HOST};
+use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
 use tasuki_contract::error as codes;
 use tokio::time::{Instant, timeout};
@@ -127,6 +128,8 @@ async fn around(
         .map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
     let span = envelope.span(&request, &route, &request_id);
     request.extensions_mut().insert(envelope.limits.clone());
+    // Answers that last (streams) must know when to end.
+    request.extensions_mut().insert(envelope.phases.clone());
 
     let mut response = guarded(&envelope, request, next)
         .instrument(span.clone())
@@ -192,9 +195,16 @@ async fn guarded(envelope: &Envelope, request: Request, next: Next) -> Response 
 /// What no handler should have to think of: exactly one host, a path and query of sane length
 /// without NUL.
 fn admissible(request: &Request) -> Result<(), ApiError> {
-    let hosts = request.headers().get_all(HOST).iter().count();
-    if hosts > 1 || (hosts == 0 && request.version() >= Version::HTTP_11) {
-        return Err(ApiError::bad_request("exactly one Host header is required"));
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let well = match (hosts.next(), hosts.next()) {
+        (None, _) => request.version() < Version::HTTP_11,
+        (Some(host), None) => Authority::try_from(host.as_bytes()).is_ok(),
+        (Some(_), Some(_)) => false,
+    };
+    if !well {
+        return Err(ApiError::bad_request(
+            "exactly one valid Host header is required",
+        ));
     }
     let uri = request.uri();
     let length = uri.path_and_query().map_or(0, |uri| uri.as_str().len());

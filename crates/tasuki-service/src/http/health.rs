@@ -13,7 +13,8 @@ use futures_util::future::join_all;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
 
 use super::error::ApiError;
 use crate::shutdown::Phases;
@@ -21,6 +22,8 @@ use crate::telemetry::Meter;
 
 /// How long one check may take. Probes have a period of seconds.
 const CHECK_LIMIT: Duration = Duration::from_secs(2);
+/// How long an answer is given again: asking often costs the servers nothing.
+const BELIEVED_FOR: Duration = Duration::from_millis(250);
 
 type Checking = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
@@ -61,12 +64,20 @@ impl fmt::Debug for Check {
     }
 }
 
+/// What was missing, and when.
+#[derive(Debug)]
+struct Answer {
+    at: Instant,
+    missing: Vec<String>,
+}
+
 /// The health of one service.
 #[derive(Clone, Debug)]
 pub struct Health {
     checks: Arc<[Check]>,
     phases: Phases,
     meter: Meter,
+    last: Arc<Mutex<Option<Answer>>>,
 }
 
 impl Health {
@@ -77,6 +88,7 @@ impl Health {
             checks: checks.into(),
             phases: phases.clone(),
             meter: meter.clone(),
+            last: Arc::default(),
         }
     }
 
@@ -85,8 +97,20 @@ impl Health {
         if self.phases.is_draining() {
             return vec!["shutting down".to_owned()];
         }
+        // One asks, the others wait for its answer.
+        let mut last = self.last.lock().await;
+        if let Some(answer) = &*last
+            && answer.at.elapsed() < BELIEVED_FOR
+        {
+            return answer.missing.clone();
+        }
         let problems = join_all(self.checks.iter().map(Check::problem)).await;
-        problems.into_iter().flatten().collect()
+        let missing: Vec<_> = problems.into_iter().flatten().collect();
+        *last = Some(Answer {
+            at: Instant::now(),
+            missing: missing.clone(),
+        });
+        missing
     }
 
     /// The three paths.
@@ -112,6 +136,7 @@ async fn readyz(State(health): State<Health>) -> Response {
         "NOT_READY",
         missing.join("; "),
     )
+    .retry_after(Duration::from_secs(1))
     .into_response()
 }
 

@@ -3,10 +3,10 @@
 //! Whatever happens, an answer that is not a success has the body `{code, message}`: errors
 //! of handlers ([`ApiError`]), of extractors ([`Json`], [`Path`], [`Query`]), of the router
 //! (404, 405), of limits and panics (`envelope`), and of the protocol itself
-//! (`protocol`). Every answer carries the request id.
+//! (`protocol`). Every answer to a request carries the request id.
 //!
-//! Connections are bounded in number, in the size and time of a request's head and body,
-//! and in the time to its answer (`server`).
+//! Connections are bounded in number, in the size and time of a request's head and body, in
+//! the time to its answer, and in the time that a client may leave it unread (`server`).
 
 mod docs;
 mod envelope;

@@ -13,8 +13,9 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
+use tower::ServiceBuilder;
 
-use super::protocol::Answering;
+use super::protocol::{Guarded, Progress};
 use crate::config;
 use crate::shutdown::Phases;
 
@@ -37,7 +38,8 @@ pub async fn serve(
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = net::TcpListener::from_std(listener)?;
-    let room = Arc::new(Semaphore::new(settings.max_connections.get()));
+    let max_connections = usize::try_from(settings.max_connections.get()).unwrap_or(usize::MAX);
+    let room = Arc::new(Semaphore::new(max_connections));
     let connections = TaskTracker::new();
     let open = |stream, permit| {
         let connection = connection(stream, router.clone(), settings.clone(), phases.clone());
@@ -103,14 +105,18 @@ async fn connection(
 ) {
     // Answers are written whole; waiting to fill a packet only adds delay.
     stream.set_nodelay(true).unwrap_or_default();
+    let progress = Progress::default();
+    let stream = Guarded::new(stream, progress.clone(), settings.write_timeout);
+    let service = ServiceBuilder::new()
+        .map_response(move |response| progress.follow(response))
+        .service(router);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(settings.head_timeout)
-        .max_buf_size(settings.max_head.bytes().max(8192))
-        .serve_connection(
-            TokioIo::new(Answering::on(stream)),
-            TowerToHyperService::new(router),
-        )
+        .max_buf_size(settings.max_head.bytes())
+        // A client that has said all it has to say still wants its answer.
+        .half_close(true)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);
     let last_call = async {

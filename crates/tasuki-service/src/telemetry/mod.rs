@@ -12,6 +12,7 @@ pub mod trace;
 
 use std::fs::File;
 use std::io::IsTerminal;
+use std::panic::PanicHookInfo;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
@@ -19,6 +20,8 @@ use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_otlp::{SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
+use tracing::{Level, Metadata};
+use tracing_subscriber::filter::{FilterFn, Filtered, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
@@ -82,9 +85,18 @@ impl Guard {
 ///
 /// # Errors
 /// When a setting can't be used, or when called twice.
-pub fn init(settings: &config::Telemetry, target: &LogTarget) -> Result<Guard, Error> {
-    let provider = provider(settings)?;
-    let traces = tracing_opentelemetry::layer().with_tracer(provider.tracer("tasuki"));
+pub fn init(
+    settings: &config::Telemetry,
+    target: &LogTarget,
+    service_name: String,
+) -> Result<Guard, Error> {
+    let provider = provider(settings, service_name)?;
+    let traces = tracing_opentelemetry::layer()
+        .with_tracer(provider.tracer("tasuki"))
+        .with_location(false)
+        .with_threads(false)
+        .with_filter(filter_fn(is_traced as fn(&Metadata<'_>) -> bool));
+    std::panic::set_hook(Box::new(log_panic));
     Registry::default()
         .with(traces)
         .with(lines(settings.log_format, target)?.with_filter(EnvFilter::try_new(&settings.log)?))
@@ -96,9 +108,35 @@ pub fn init(settings: &config::Telemetry, target: &LogTarget) -> Result<Guard, E
     })
 }
 
-fn provider(settings: &config::Telemetry) -> Result<SdkTracerProvider, Error> {
+/// What leaves the process as a trace: our own spans, and what they warn of. A tick is none,
+/// because most of them find nothing to do; what it finds has spans of its own.
+fn is_traced(metadata: &Metadata<'_>) -> bool {
+    let level = if metadata.is_span() {
+        Level::INFO
+    } else {
+        Level::WARN
+    };
+    metadata.target().starts_with("tasuki")
+        && *metadata.level() <= level
+        && metadata.name() != "tick"
+}
+
+/// A panic is one log line, as everything else is.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let message = panic.payload_as_str().unwrap_or("no message");
+    let location = panic
+        .location()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    tracing::error!(panic = message, location, "panicked");
+}
+
+fn provider(
+    settings: &config::Telemetry,
+    service_name: String,
+) -> Result<SdkTracerProvider, Error> {
     let builder = SdkTracerProvider::builder()
-        .with_resource(Resource::builder().with_service_name("tasuki").build());
+        .with_resource(Resource::builder().with_service_name(service_name).build());
     if settings.otlp_endpoint.is_empty() {
         // Nothing is recorded, but every span still has its ids.
         return Ok(builder.with_sampler(Sampler::AlwaysOff).build());
@@ -116,8 +154,11 @@ fn provider(settings: &config::Telemetry) -> Result<SdkTracerProvider, Error> {
 }
 
 type Lines = Box<dyn Layer<tracing_subscriber::layer::Layered<Traces, Registry>> + Send + Sync>;
-type Traces =
-    tracing_opentelemetry::OpenTelemetryLayer<Registry, opentelemetry_sdk::trace::SdkTracer>;
+type Traces = Filtered<
+    tracing_opentelemetry::OpenTelemetryLayer<Registry, opentelemetry_sdk::trace::SdkTracer>,
+    FilterFn<fn(&Metadata<'_>) -> bool>,
+    Registry,
+>;
 
 fn lines(format: LogFormat, target: &LogTarget) -> Result<Lines, Error> {
     let terminal = matches!(target, LogTarget::Stderr) && std::io::stderr().is_terminal();

@@ -164,3 +164,39 @@ async fn a_database_that_can_t_be_used_is_named_with_the_reason() {
     let source = std::error::Error::source(&error).unwrap().to_string();
     assert!(source.contains("no_such_database"), "{source}");
 }
+
+#[tokio::test]
+async fn a_stop_ends_though_the_database_does_not_answer() {
+    let folder = std::env::temp_dir().join(format!("tasuki-mute-{}", std::process::id()));
+    let tools = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tasuki/tools");
+    let postgres = Postgres::start(&Options::new(folder).throwaway().tools(tools))
+        .await
+        .unwrap();
+    let proxy = postgres.proxy().await.unwrap();
+    let mut env = environment().await;
+    for (key, value) in [
+        ("database.url", postgres.url_via(&proxy, "postgres")),
+        ("http.request-timeout", "500ms".to_owned()),
+        ("shutdown.grace", "500ms".to_owned()),
+    ] {
+        env.config = env.config.with_value(key, value).unwrap();
+    }
+    frame::tables(&env.config, &env.common().unwrap())
+        .unwrap()
+        .migrate(LONG)
+        .await
+        .unwrap();
+    let host = env
+        .host(vec![Frame::default().service(&env)])
+        .await
+        .unwrap();
+    assert_eq!(host.get("/v1/ask").await.text, "1");
+
+    proxy.blackhole().await.unwrap();
+    // Cut in the middle of its question, the connection waits for an answer for ever.
+    assert_eq!(host.get("/v1/ask").await.status, 504);
+    host.phases.stop();
+
+    let stopped = tokio::time::timeout(LONG, host.stopped).await;
+    stopped.expect("it does not stop").unwrap();
+}

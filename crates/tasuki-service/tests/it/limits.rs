@@ -53,6 +53,34 @@ async fn a_body_that_does_not_arrive_in_time_is_answered_with_408() {
 }
 
 #[tokio::test]
+async fn a_client_that_does_not_read_is_hung_up_on() {
+    let short =
+        |config: tasuki_service::Config| config.with_value("http.write-timeout", "300ms").unwrap();
+    let (_env, host) = Frame::default().start(short).await;
+    let mut deaf = TcpStream::connect(host.api).await.unwrap();
+    // More than the buffers on the way can hold, and not a byte of it is read.
+    let ask = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n".repeat(50);
+    deaf.write_all(ask.as_bytes()).await.unwrap();
+    eventually("the server has given up", async || {
+        deaf.write_all(b"GET").await.is_err().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_has_said_all_still_gets_its_answer() {
+    let (_env, host) = Frame::default().start(|config| config).await;
+    let mut client = TcpStream::connect(host.api).await.unwrap();
+    client
+        .write_all(b"GET /v1/ask HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await
+        .unwrap();
+    client.shutdown().await.unwrap();
+    let answer = until_closed(&mut client).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test]
 async fn a_handler_that_takes_too_long_is_answered_with_504() {
     let short = |config: tasuki_service::Config| {
         config.with_value("http.request-timeout", "100ms").unwrap()

@@ -98,6 +98,8 @@ fn kinds() -> Vec<(&'static str, Vec<u8>, u16, &'static str)> {
         ("a query of another type", get("/v1/find?limit=many"), 400, "BAD_REQUEST"),
         ("an unknown query parameter", get("/v1/find?limit=1&more=2"), 400, "BAD_REQUEST"),
         ("no host", b"GET /livez HTTP/1.1\r\n\r\n".to_vec(), 400, "BAD_REQUEST"),
+        ("an empty host", b"GET /livez HTTP/1.1\r\nhost:\r\n\r\n".to_vec(), 400, "BAD_REQUEST"),
+        ("a host that is none", b"GET /livez HTTP/1.1\r\nhost: a b/<>\r\n\r\n".to_vec(), 400, "BAD_REQUEST"),
         ("two hosts", b"GET /livez HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n".to_vec(), 400, "BAD_REQUEST"),
         ("a request line of nonsense", b"nonsense\r\n\r\n".to_vec(), 400, "BAD_REQUEST"),
         ("an unknown version", b"GET /livez HTTP/9.9\r\nhost: x\r\n\r\n".to_vec(), 400, "BAD_REQUEST"),
@@ -152,4 +154,19 @@ async fn a_refusal_names_what_is_wrong_and_what_to_do() {
         let (_, _, body) = raw(host.api, &request).await;
         assert_eq!(body["message"], message);
     }
+}
+
+#[tokio::test]
+async fn nonsense_on_a_kept_connection_of_an_old_client_gets_the_error_body_too() {
+    let (_env, host) = Frame::default().start(|config| config).await;
+    let mut stream = TcpStream::connect(host.api).await.unwrap();
+    let hello = b"GET /livez HTTP/1.0\r\nconnection: keep-alive\r\n\r\nnonsense\r\n\r\n";
+    stream.write_all(hello).await.unwrap();
+    let mut answer = String::new();
+    let read = timeout(LONG, stream.read_to_string(&mut answer)).await;
+    read.expect("the connection stays open").unwrap();
+    assert!(
+        answer.ends_with(r#"{"code":"BAD_REQUEST","message":"the request is malformed"}"#),
+        "{answer}"
+    );
 }

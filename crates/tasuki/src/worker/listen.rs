@@ -8,12 +8,16 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgListener, PgPool};
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use super::{Error, Tick, Wake, Worker};
+use super::{Error, Tick, Wake, Worker, store};
 
 /// How long one tick waits for a notification; also how soon a stop is noticed at the latest.
 const WAIT: Duration = Duration::from_secs(1);
+/// How long the connection may stay silent before it is asked whether it still lives.
+const PING_AFTER: Duration = Duration::from_secs(10);
+/// How long it may take to answer.
+const PING_LIMIT: Duration = Duration::from_secs(5);
 
 /// Turns notifications on channels into wakes. It is a worker itself: start it with the
 /// [`Supervisor`](super::Supervisor).
@@ -25,7 +29,15 @@ pub struct Listener {
     name: String,
     pool: PgPool,
     routes: Vec<(String, Wake)>,
-    connection: Mutex<Option<PgListener>>,
+    ping_after: Duration,
+    connection: Mutex<Option<Open>>,
+}
+
+/// A connection, and when it was last heard of.
+#[derive(Debug)]
+struct Open {
+    listener: PgListener,
+    heard_at: Instant,
 }
 
 impl Listener {
@@ -36,8 +48,17 @@ impl Listener {
             name: name.to_owned(),
             pool,
             routes: Vec::new(),
+            ping_after: PING_AFTER,
             connection: Mutex::new(None),
         }
+    }
+
+    /// Asks a silent connection after this time whether it still lives: one that was cut off
+    /// without a word would stay silent for ever.
+    #[must_use]
+    pub fn ping_after(mut self, silence: Duration) -> Self {
+        self.ping_after = silence;
+        self
     }
 
     /// Wakes `wake` whenever somebody notifies `channel`.
@@ -47,7 +68,7 @@ impl Listener {
         self
     }
 
-    async fn connect(&self) -> Result<PgListener, Error> {
+    async fn connect(&self) -> Result<Open, Error> {
         let mut listener = PgListener::connect_with(&self.pool).await?;
         // A lost connection must come back to us as such: we wake everyone after it.
         listener.eager_reconnect(false);
@@ -57,7 +78,10 @@ impl Listener {
         for (_, wake) in &self.routes {
             wake.wake();
         }
-        Ok(listener)
+        Ok(Open {
+            listener,
+            heard_at: Instant::now(),
+        })
     }
 }
 
@@ -72,22 +96,29 @@ impl Worker for Listener {
 
     async fn tick(&self) -> Result<Tick, Error> {
         let mut connection = self.connection.lock().await;
-        let mut listener = match connection.take() {
-            Some(listener) => listener,
+        // Taken out: whatever goes wrong below, the next tick connects anew and wakes everyone.
+        let mut open = match connection.take() {
+            Some(open) => open,
             None => self.connect().await?,
         };
-        let Ok(received) = timeout(WAIT, listener.try_recv()).await else {
-            *connection = Some(listener);
+        let wait = WAIT.min(self.ping_after);
+        let Ok(received) = timeout(wait, open.listener.try_recv()).await else {
+            if open.heard_at.elapsed() >= self.ping_after {
+                timeout(PING_LIMIT, store::ping(&mut open.listener)).await??;
+                open.heard_at = Instant::now();
+            }
+            *connection = Some(open);
             return Ok(Tick::Idle);
         };
-        // `None` is a lost connection: the next tick connects anew and wakes everyone.
+        // `None` is a lost connection.
         if let Some(notification) = received? {
             for (channel, wake) in &self.routes {
                 if channel == notification.channel() {
                     wake.wake();
                 }
             }
-            *connection = Some(listener);
+            open.heard_at = Instant::now();
+            *connection = Some(open);
         }
         Ok(Tick::Worked)
     }

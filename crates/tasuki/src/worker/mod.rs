@@ -17,6 +17,7 @@ mod health;
 mod listen;
 mod pace;
 mod run;
+mod store;
 mod supervisor;
 
 use std::future::Future;
@@ -55,10 +56,16 @@ pub trait Worker: Send + Sync + 'static {
         Duration::from_secs(60)
     }
 
+    /// A tick that runs for longer is cut and counts as failed: whatever it waits for, a
+    /// connection that died unseen say, another one may find well.
+    fn tick_limit(&self) -> Duration {
+        Duration::from_secs(300)
+    }
+
     /// Does one unit of work.
     ///
-    /// Dropping the future at any await must be safe: that is what happens when the grace
-    /// time of a shutdown ends, and it is no worse than a crash.
+    /// Dropping the future at any await must be safe: that is what happens at the tick limit
+    /// and when the grace time of a shutdown ends, and it is no worse than a crash.
     fn tick(&self) -> impl Future<Output = Result<Tick, Error>> + Send;
 
     /// Gives back what is still claimed, so that nobody has to wait for a lease to expire.

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::{Outcome, Tick};
 
-/// The longest pause after failures, however many there were in a row.
-const CAP: Duration = Duration::from_secs(60);
+/// The longest pause after failures, however many there were in a row: it is also how long
+/// work waits at the most once the reason is gone.
+const CAP: Duration = Duration::from_secs(10);
 /// The pause after the first failure of a row.
 const BASE: Duration = Duration::from_millis(250);
 

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -50,11 +50,13 @@ async fn contained<W: Worker>(worker: &W) -> Outcome {
     // Whatever a panicking tick left behind is in the database, where its next tick (or
     // another process) would find it after a crash just the same.
     let tick = AssertUnwindSafe(worker.tick()).catch_unwind();
-    let span = tracing::debug_span!("tick", worker = worker.name());
-    match tick.instrument(span).await {
-        Ok(Ok(tick)) => Outcome::Ok(tick),
-        Ok(Err(error)) => Outcome::Failed(error),
-        Err(panic) => Outcome::Panicked(message(&*panic)),
+    let span = tracing::info_span!("tick", worker = worker.name());
+    let limit = worker.tick_limit();
+    match timeout(limit, tick.instrument(span)).await {
+        Ok(Ok(Ok(tick))) => Outcome::Ok(tick),
+        Ok(Ok(Err(error))) => Outcome::Failed(error),
+        Ok(Err(panic)) => Outcome::Panicked(message(&*panic)),
+        Err(_elapsed) => Outcome::Failed(format!("cut after {limit:?}, its limit").into()),
     }
 }
 

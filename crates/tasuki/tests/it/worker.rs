@@ -160,7 +160,7 @@ async fn wakes_do_not_shorten_the_backoff_of_a_failing_worker() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 
-    // 250 ms, 500 ms, 1 s, 2 s, 4 s, 8 s, each halved at most by jitter.
+    // 250 ms, 500 ms, 1 s, 2 s, 4 s, 8 s, each halved at the most by jitter.
     assert!((3..=7).contains(&count(&runs)), "{} ticks", count(&runs));
     assert_eq!(only(&supervisor).state, State::BackingOff);
     assert_eq!(supervisor.stop(GRACE).await, Stopped::Finished);
@@ -301,6 +301,70 @@ async fn a_listener_whose_connection_was_cut_comes_back_and_wakes_everyone() {
         (count(&wakes) == 3).then_some(())
     })
     .await;
+    assert_eq!(supervisor.stop(GRACE).await, Stopped::Finished);
+}
+
+#[tokio::test]
+async fn a_listener_whose_connection_went_silent_notices_and_comes_back() {
+    let folder = std::env::temp_dir().join(format!("tasuki-silent-{}", std::process::id()));
+    let postgres = Postgres::start(&Options::new(folder).throwaway().tools(tools()))
+        .await
+        .unwrap();
+    let proxy = postgres.proxy().await.unwrap();
+    let through = sqlx::PgPool::connect_lazy(&postgres.url_via(&proxy, "postgres")).unwrap();
+    let wakes = Arc::default();
+    let supervisor = supervisor();
+    let wake: Wake = supervisor.start(counting(&wakes));
+    let listener = Listener::new("test.listener", through)
+        .route("orders", &wake)
+        .ping_after(Duration::from_millis(100));
+    supervisor.start(listener);
+    eventually("the listener is connected", async || {
+        (count(&wakes) == 2).then_some(())
+    })
+    .await;
+
+    proxy.blackhole().await.unwrap();
+    eventually("the listener finds nobody there", async || {
+        let mut health = supervisor.health().into_iter();
+        health
+            .any(|worker| worker.name == "test.listener" && worker.failures > 0)
+            .then_some(())
+    })
+    .await;
+    proxy.heal().await.unwrap();
+
+    eventually("the worker is woken by the new connection", async || {
+        (count(&wakes) >= 3).then_some(())
+    })
+    .await;
+    assert_eq!(supervisor.stop(GRACE).await, Stopped::Finished);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_that_hangs_is_cut_at_its_limit_and_the_next_one_may_succeed() {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&runs);
+    let supervisor = supervisor();
+    supervisor.start(Scripted::new(move || {
+        let first = seen.fetch_add(1, Ordering::SeqCst) == 0;
+        async move {
+            if first {
+                std::future::pending::<()>().await;
+            }
+            Ok(Tick::Idle)
+        }
+    }));
+
+    // Time is paused: the five minutes of the limit pass at once.
+    let deadline = tokio::time::Instant::now() + FOREVER / 2;
+    while count(&runs) < 2 && tokio::time::Instant::now() < deadline {
+        tokio::task::yield_now().await;
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+
+    assert_eq!(count(&runs), 2);
+    assert_eq!(only(&supervisor).failures, 1);
     assert_eq!(supervisor.stop(GRACE).await, Stopped::Finished);
 }
 
