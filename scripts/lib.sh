@@ -17,6 +17,10 @@ fail() {
     exit 1
 }
 
+# Cargo's progress is for people.
+quiet=()
+[ -t 2 ] || quiet=(--quiet)
+
 # at_least 15 15.18: whether the second version is not below the first.
 at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
 

@@ -5,9 +5,14 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use tasuki_service::auth::credentials::ScopeName;
+
 use crate::platform::Name;
 
-/// Events that are never dropped and never counted twice.
+/// Where help shows the options that every command has.
+const GLOBAL: &str = "Global options";
+
+/// A backend platform on PostgreSQL, NATS JetStream and Redis.
 #[derive(Debug, Parser)]
 #[command(name = "tasuki", version, max_term_width = 100)]
 #[command(after_help = "\
@@ -16,13 +21,14 @@ First steps:
   tasuki status --wait 60s  wait until it is ready, then show how it is
   tasuki config show        every setting in force, and where it came from
 
-Exit codes: 0 done, 1 failed, 2 wrong command line or configuration, 130 second signal.")]
+Exit codes: 0 done; 1 failed; 2 wrong command line or configuration;
+130 ended by a signal before it was ready, or by a second one.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) source: Source,
 
     /// Answer as JSON.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) json: bool,
 
     #[command(subcommand)]
@@ -33,11 +39,11 @@ pub(crate) struct Args {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Source {
     /// A configuration file in TOML.
-    #[arg(long, global = true, env = "TASUKI_CONFIG", value_name = "FILE")]
+    #[arg(long, global = true, env = "TASUKI_CONFIG", value_name = "FILE", help_heading = GLOBAL)]
     pub(crate) config: Option<PathBuf>,
 
     /// A file of variables, as `tasuki up` writes it; they win over the environment.
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = GLOBAL)]
     pub(crate) env_file: Option<PathBuf>,
 }
 
@@ -53,6 +59,9 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Config(Config),
     /// Show what runs and how it is.
+    ///
+    /// Asks the address in `TASUKI_SYSTEM_URL` with the token in `TASUKI_OPERATOR_TOKEN`; where
+    /// these are not set, the `tasuki up` that runs in this folder.
     Status(Status),
     /// Make, list and revoke API keys and operator tokens.
     #[command(subcommand)]
@@ -131,9 +140,10 @@ pub(crate) enum Apikey {
         /// Who will use it, for the list.
         #[arg(long)]
         name: String,
-        /// What it allows, as service:verb; may be given several times.
+        /// What an API key allows, as service:verb; needed unless --operator is given, and may
+        /// be given several times.
         #[arg(long = "scope", required_unless_present = "operator")]
-        scopes: Vec<String>,
+        scopes: Vec<ScopeName>,
         /// An operator token instead of an API key: it allows everything.
         #[arg(long, conflicts_with = "scopes")]
         operator: bool,

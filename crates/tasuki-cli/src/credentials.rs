@@ -49,8 +49,7 @@ async fn create(
     let mut wanted = if *operator {
         NewCredential::operator(name)?
     } else {
-        let scopes: Result<Vec<_>, _> = scopes.iter().map(|scope| scope.parse()).collect();
-        NewCredential::api_key(name, scopes?)?
+        NewCredential::api_key(name, scopes.iter().cloned())?
     };
     if let Some(lifetime) = expires_in {
         wanted = wanted.expiring_in(*lifetime)?;

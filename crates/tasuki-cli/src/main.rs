@@ -1,7 +1,8 @@
 //! The `tasuki` executable: parse, wire, run.
 //!
 //! Exit codes: 0 done; 1 it failed, and one sentence on standard error says why; 2 the
-//! command line or the configuration is wrong; 130 left at once on a second signal.
+//! command line or the configuration is wrong; 130 ended by a signal before it was ready, or
+//! by a second one.
 
 mod args;
 mod credentials;

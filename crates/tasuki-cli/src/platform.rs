@@ -96,6 +96,23 @@ impl Platform {
         })
     }
 
+    /// The servers that `tasuki serve` would miss.
+    pub(crate) fn unset_addresses(&self) -> Vec<&'static str> {
+        let Common {
+            database,
+            nats,
+            redis,
+            ..
+        } = &self.common;
+        let all = [
+            ("database.url", &database.url),
+            ("nats.url", &nats.url),
+            ("redis.url", &redis.url),
+        ];
+        let unset = all.into_iter().filter(|(_, address)| address.is_empty());
+        unset.map(|(key, _)| key).collect()
+    }
+
     /// The tables of one service.
     pub(crate) fn tables_of(&self, name: Name) -> anyhow::Result<Tables> {
         Ok(match name {

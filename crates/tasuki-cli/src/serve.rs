@@ -10,7 +10,7 @@ use tasuki_service::telemetry::{self, LogTarget};
 use crate::args::{Part, Serve, Source};
 use crate::platform::{self, Name, Platform};
 
-/// What a shell says of a process that a signal ended.
+/// Ended by a signal before it was ready, or by a second one.
 pub(crate) const FORCED: u8 = 130;
 
 pub(crate) async fn run(source: &Source, options: &Serve) -> anyhow::Result<ExitCode> {
@@ -38,7 +38,12 @@ pub(crate) async fn run(source: &Source, options: &Serve) -> anyhow::Result<Exit
             names.push(*name);
         }
     }
-    let running = host.start(platform.services(&names)?).await?;
+    let services = platform.services(&names)?;
+    let running = tokio::select! {
+        running = Box::pin(host.start(services)) => running?,
+        // Nothing was promised to anybody yet.
+        _signal = signals.next() => return Ok(ExitCode::from(FORCED)),
+    };
     let ended = Box::pin(running.run_until_signal(&mut signals)).await;
     match ended {
         Ended::Forced => Ok(ExitCode::from(FORCED)),

@@ -16,11 +16,17 @@ pub(crate) fn run(source: &Source, command: &Config, json: bool) -> anyhow::Resu
         Config::Show { .. } if json => say_json(&config.redacted())?,
         Config::Show { .. } => say(config.show().trim_end()),
         Config::Check => {
-            Platform::read(&config)?;
+            let missing = Platform::read(&config)?.unset_addresses();
             if json {
-                say_json(&serde_json::json!({ "valid": true }))?;
+                say_json(&serde_json::json!({ "valid": true, "not_set": missing }))?;
             } else {
-                say(styled(GOOD, "the configuration is valid"));
+                say(styled(GOOD, "no setting is wrong"));
+                if !missing.is_empty() {
+                    let missing = missing.join(", ");
+                    say(format_args!(
+                        "not set, and `tasuki serve` needs them: {missing}"
+                    ));
+                }
             }
         }
     }

@@ -1,7 +1,6 @@
 //! `tasuki status`: what runs and how it is, and waiting until it is ready.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -73,10 +72,13 @@ async fn ask(source: &Source) -> anyhow::Result<Status> {
         .timeout(LIMIT)
         .build()?;
     let request = client.get(format!("{url}/v1/status")).bearer_auth(token);
-    let response = request
-        .send()
-        .await
-        .with_context(|| format!("the system service at {url} does not answer"))?;
+    let response = match request.send().await {
+        Ok(response) => response,
+        Err(error) if error.is_connect() => {
+            bail!("nothing answers at {url}: start it again, or set TASUKI_SYSTEM_URL")
+        }
+        Err(error) => return Err(error).context(format!("{url} does not answer")),
+    };
     if response.status() == StatusCode::SERVICE_UNAVAILABLE {
         // Without its database it can't tell operators from others, but it can say so.
         let ready = client.get(format!("{url}/readyz")).send().await?;
@@ -84,26 +86,30 @@ async fn ask(source: &Source) -> anyhow::Result<Status> {
         bail!("not ready: {}", body.message);
     }
     if !response.status().is_success() {
-        bail!(
-            "the system service answered {}: {}",
-            response.status(),
-            response.text().await?
-        );
+        let status = response.status();
+        let body: ErrorBody = response.json().await?;
+        bail!("{url} answered {status}: {}", body.message);
     }
     Ok(response.json().await?)
 }
 
-/// The environment, under what a running `tasuki up` has written.
+/// The environment; what `--env-file` names over it; and where neither says whom to ask, what
+/// the `tasuki up` of this folder has written.
 fn variables(source: &Source) -> anyhow::Result<HashMap<String, String>> {
     let mut variables: HashMap<_, _> = platform::environment()?.into_iter().collect();
+    if let Some(file) = &source.env_file {
+        variables.extend(env_file::read(file)?);
+    }
+    if variables.contains_key("TASUKI_SYSTEM_URL") {
+        return Ok(variables);
+    }
     let config = platform::configuration(&Source {
         env_file: None,
         ..source.clone()
     })?;
     let usual = Platform::read(&config)?.stack.run_dir.join("env");
-    let file = source.env_file.as_deref().unwrap_or(&usual);
-    if source.env_file.is_some() || Path::new(file).exists() {
-        variables.extend(env_file::read(file)?);
+    if usual.exists() {
+        variables.extend(env_file::read(&usual)?);
     }
     Ok(variables)
 }

@@ -4,10 +4,10 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use secrecy::ExposeSecret;
 use serde_json::json;
 use tasuki_service::auth::tokens::{KeyRing, Signer};
+use tasuki_service::config;
 
 use crate::args::{Source, Token};
 use crate::output::{say, say_json};
@@ -16,9 +16,11 @@ use crate::platform::{self, Platform};
 pub(crate) fn run(source: &Source, command: &Token, json: bool) -> anyhow::Result<ExitCode> {
     let platform = Platform::read(&platform::configuration(source)?)?;
     let auth = &platform.common.auth;
-    let dir: &Path = auth.key_dir.as_deref().context(
-        "auth.key-dir is not set: set TASUKI_AUTH__KEY_DIR, or use --env-file of a running `tasuki up`",
-    )?;
+    let missing = config::Error::Missing {
+        key: "auth.key-dir",
+        variable: "TASUKI_AUTH__KEY_DIR",
+    };
+    let dir: &Path = auth.key_dir.as_deref().ok_or(missing)?;
     match command {
         Token::Sign {
             from,

@@ -45,12 +45,12 @@ pub struct Server {
     pub name: String,
     /// Whether it answered.
     pub reachable: bool,
-    /// Its version, when it did.
+    /// Its version, when it answered.
     #[schema(example = "15.18")]
     pub version: Option<String>,
     /// How long the answer took.
     pub latency_ms: Option<f64>,
-    /// What went wrong, when it did not.
+    /// Why it did not answer.
     pub error: Option<String>,
 }
 

@@ -101,6 +101,7 @@ impl Database {
     /// When it does not within `limit`, or refuses us.
     pub async fn connect(&self, limit: Duration) -> Result<PgConnection, Error> {
         let deadline = Instant::now() + limit;
+        let mut told = false;
         loop {
             let attempt = timeout(
                 self.connect_timeout.min(limit),
@@ -123,6 +124,10 @@ impl Database {
                     waited,
                     source,
                 });
+            }
+            if !told {
+                told = true;
+                tracing::info!(address, error = %source, "waiting for the database");
             }
             tokio::time::sleep(RETRY_PAUSE).await;
         }

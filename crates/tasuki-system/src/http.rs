@@ -26,7 +26,7 @@ pub(crate) fn routes(overview: Overview) -> OpenApiRouter {
         (status = 200, description = "The platform at this moment", body = Status),
         (status = 401, description = "`UNAUTHORIZED`: no operator token", body = ErrorBody),
         (status = 403, description = "`FORBIDDEN`: not an operator's", body = ErrorBody),
-        (status = 503, description = "`UNAVAILABLE`: without the database nobody can be known", body = ErrorBody),
+        (status = 503, description = "`UNAVAILABLE`: the database is away, so the credential can't be checked", body = ErrorBody),
     )
 )]
 async fn status(State(overview): State<Overview>, _operator: Operator) -> Json<Status> {

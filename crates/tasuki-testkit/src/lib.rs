@@ -10,6 +10,6 @@ mod template;
 mod wait;
 
 pub use environment::{Reply, TestEnv, TestHost};
-pub use servers::Servers;
+pub use servers::{Servers, breakable};
 pub use template::TestDb;
 pub use wait::{eventually, eventually_within};

@@ -45,12 +45,7 @@ impl Servers {
 
     #[expect(clippy::panic, reason = "without servers no test can pass")]
     async fn own() -> Self {
-        let home = project().join("alone");
-        remove_dead(&home);
-        let options = Options::new(home.join(std::process::id().to_string()))
-            .throwaway()
-            .tools(project().join("tools"));
-        let stack = match Stack::start(options).await {
+        let stack = match Stack::start(breakable("stack")).await {
             Ok(stack) => stack,
             Err(error) => panic!("no test stack: {error}"),
         };
@@ -65,6 +60,17 @@ impl Servers {
     }
 }
 
+/// Options for servers of a test's own, which it may break: the shared ones are not for that.
+/// They go with the test.
+#[must_use]
+pub fn breakable(name: &str) -> Options {
+    let home = project().join("alone");
+    remove_dead(&home);
+    Options::new(home.join(format!("{}-{name}", std::process::id())))
+        .throwaway()
+        .tools(project().join("tools"))
+}
+
 /// The folder of what the project makes on this machine, wherever the test was started.
 fn project() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../.tasuki")
@@ -77,8 +83,9 @@ fn remove_dead(home: &Path) {
         return;
     };
     for entry in entries.flatten() {
-        let alive = Path::new("/proc").join(entry.file_name()).exists();
-        if !alive {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.split('-').next());
+        if !pid.is_some_and(|pid| Path::new("/proc").join(pid).exists()) {
             // Another process may be doing the same.
             std::fs::remove_dir_all(entry.path()).unwrap_or_default();
         }

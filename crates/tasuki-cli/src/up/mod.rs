@@ -10,6 +10,7 @@ mod keeper;
 mod screen;
 mod servers;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +46,10 @@ pub(crate) async fn run(source: &Source, options: &Up) -> anyhow::Result<ExitCod
     let target = if options.verbose {
         LogTarget::Stderr
     } else {
-        LogTarget::File(stack.run_dir.join("tasuki.log"))
+        let log = stack.run_dir.join("tasuki.log");
+        // The last one may say why it ended. There may be none.
+        std::fs::rename(&log, log.with_extension("log.1")).unwrap_or_default();
+        LogTarget::File(log)
     };
     let telemetry = telemetry::init(&common.telemetry, &target, "tasuki".to_owned())?;
     note("starting …");
@@ -67,6 +71,10 @@ pub(crate) async fn run(source: &Source, options: &Up) -> anyhow::Result<ExitCod
     let run = Box::pin(running.run_until_signal(&mut signals));
     let ended = tokio::join!(run, async {
         phases.draining().await;
+        if std::io::stderr().is_terminal() {
+            note(""); // Off the line with the ^C.
+        }
+        note("stopping …");
         // Who reads it from now on would be sent to somebody who leaves.
         claim.take_back();
     })

@@ -34,7 +34,11 @@ pub(super) fn show(started: &Started, log: &LogTarget, took: Duration) {
     say("");
     let stack = &started.platform.stack;
     row("data", stack.data_dir.display());
-    row("addresses", started.claim.env().display());
+    let env = started.claim.env().display();
+    row(
+        "settings",
+        format_args!("{env}   {}", styled(DIM, "source it to go on from there")),
+    );
     if let LogTarget::File(path) = log {
         row("log", path.display());
     }

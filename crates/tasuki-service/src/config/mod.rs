@@ -68,7 +68,9 @@ pub enum Error {
         reason: String,
     },
     /// A value that must be set and is not.
-    #[error("{key} is not set: set {variable}, or use `tasuki up` for a private server")]
+    #[error(
+        "{key} is not set: set {variable}, or beside a running `tasuki up` give --env-file .tasuki/run/env"
+    )]
     Missing {
         /// The key.
         key: &'static str,

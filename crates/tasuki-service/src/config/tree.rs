@@ -133,7 +133,11 @@ pub(super) fn is_section(defaults: &Table, path: &Path) -> bool {
 /// Every value with its path; an empty table counts as one.
 pub(super) fn leaves(table: Table) -> Vec<(Path, Value)> {
     fn walk(above: &[String], table: Table, out: &mut Vec<(Path, Value)>) {
-        for (key, value) in table {
+        // Values first: in TOML they belong to the section that was named last.
+        let is_section = |value: &Value| value.as_table().is_some_and(|below| !below.is_empty());
+        let (below, here): (Vec<_>, Vec<_>) =
+            table.into_iter().partition(|(_, value)| is_section(value));
+        for (key, value) in here.into_iter().chain(below) {
             let mut path = above.to_vec();
             path.push(key);
             match value {

@@ -21,7 +21,7 @@ use crate::shutdown::Phases;
 use crate::telemetry::Meter;
 
 /// How long one check may take. Probes have a period of seconds.
-const CHECK_LIMIT: Duration = Duration::from_secs(2);
+const CHECK_LIMIT: Duration = Duration::from_secs(3);
 /// How long an answer is given again: asking often costs the servers nothing.
 const BELIEVED_FOR: Duration = Duration::from_millis(250);
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sqlx::PgPool;
 use tasuki::migrate::Step;
-use tasuki::worker::{self, Supervisor, Tick};
+use tasuki::worker::{self, State, Supervisor, Tick};
 use tasuki::{Clock, Schema};
 use tasuki_contract::ids::InstanceId;
 use tasuki_contract::status;
@@ -95,7 +95,13 @@ impl Heartbeat {
                 let owner = worker.name.split('.').next().unwrap_or_default();
                 self.owners.contains(&owner)
             })
-            .map(worker_status)
+            .map(|mut worker| {
+                if worker.name == self.name {
+                    // It runs while it reports, which is not what anybody wants to know.
+                    worker.state = State::Waiting;
+                }
+                worker_status(worker)
+            })
             .collect()
     }
 }

@@ -21,8 +21,8 @@ use opentelemetry_otlp::{SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
 use tracing::{Level, Metadata};
-use tracing_subscriber::filter::{FilterFn, Filtered, filter_fn};
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::filter::{Filtered, LevelFilter};
+use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
@@ -91,14 +91,9 @@ pub fn init(
     service_name: String,
 ) -> Result<Guard, Error> {
     let provider = provider(settings, service_name)?;
-    let traces = tracing_opentelemetry::layer()
-        .with_tracer(provider.tracer("tasuki"))
-        .with_location(false)
-        .with_threads(false)
-        .with_filter(filter_fn(is_traced as fn(&Metadata<'_>) -> bool));
     std::panic::set_hook(Box::new(log_panic));
     Registry::default()
-        .with(traces)
+        .with(traces(&provider))
         .with(lines(settings.log_format, target)?.with_filter(EnvFilter::try_new(&settings.log)?))
         .try_init()
         .map_err(|_error| Error::Twice)?;
@@ -108,17 +103,37 @@ pub fn init(
     })
 }
 
+fn traces(provider: &SdkTracerProvider) -> Traces {
+    tracing_opentelemetry::layer()
+        .with_tracer(provider.tracer("tasuki"))
+        .with_location(false)
+        .with_threads(false)
+        .with_filter(Traced)
+}
+
 /// What leaves the process as a trace: our own spans, and what they warn of. A tick is none,
 /// because most of them find nothing to do; what it finds has spans of its own.
-fn is_traced(metadata: &Metadata<'_>) -> bool {
-    let level = if metadata.is_span() {
-        Level::INFO
-    } else {
-        Level::WARN
-    };
-    metadata.target().starts_with("tasuki")
-        && *metadata.level() <= level
-        && metadata.name() != "tick"
+///
+/// It must be asked anew every time (`callsite_enabled` stays "sometimes"): where all filters
+/// remember their answers, a `tracing::enabled!` of a dependency, which asks and sends nothing,
+/// leaves its answer behind for the next span on that thread, and that span is lost.
+struct Traced;
+
+impl<S> Filter<S> for Traced {
+    fn enabled(&self, metadata: &Metadata<'_>, _context: &Context<'_, S>) -> bool {
+        let level = if metadata.is_span() {
+            Level::INFO
+        } else {
+            Level::WARN
+        };
+        metadata.target().starts_with("tasuki")
+            && *metadata.level() <= level
+            && metadata.name() != "tick"
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::INFO)
+    }
 }
 
 /// A panic is one log line, as everything else is.
@@ -156,7 +171,7 @@ fn provider(
 type Lines = Box<dyn Layer<tracing_subscriber::layer::Layered<Traces, Registry>> + Send + Sync>;
 type Traces = Filtered<
     tracing_opentelemetry::OpenTelemetryLayer<Registry, opentelemetry_sdk::trace::SdkTracer>,
-    FilterFn<fn(&Metadata<'_>) -> bool>,
+    Traced,
     Registry,
 >;
 
@@ -185,4 +200,36 @@ fn lines(format: LogFormat, target: &LogTarget) -> Result<Lines, Error> {
             }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_span_is_lost_to_a_dependency_that_asks_whether_it_may_log() {
+        let provider = SdkTracerProvider::builder().build();
+        let lines = json::Lines::to(std::io::sink()).with_filter(EnvFilter::new("info"));
+        let subscriber = Registry::default().with(traces(&provider)).with(lines);
+        tracing::subscriber::with_default(subscriber, || {
+            let traced = || trace::trace_id(&tracing::info_span!("request")).is_some();
+            assert!(traced());
+            for _ in 0..3 {
+                // The lines would take it, the traces would not, and nothing follows.
+                assert!(tracing::enabled!(target: "sqlx::query", Level::WARN));
+                assert!(traced());
+            }
+        });
+    }
+
+    #[test]
+    fn ticks_and_dependencies_are_no_traces() {
+        let provider = SdkTracerProvider::builder().build();
+        let subscriber = Registry::default().with(traces(&provider));
+        tracing::subscriber::with_default(subscriber, || {
+            assert!(trace::trace_id(&tracing::info_span!("tick")).is_none());
+            assert!(trace::trace_id(&tracing::info_span!(target: "hyper", "other")).is_none());
+            assert!(trace::trace_id(&tracing::debug_span!("detail")).is_none());
+        });
+    }
 }

@@ -158,6 +158,13 @@ fn what_tasuki_up_writes_for_people_is_not_configuration() {
 }
 
 #[test]
+fn what_is_shown_can_be_read_again() {
+    let config = environment(&[("TASUKI_AUTH__ISSUERS__GATEWAY", "http://g:1")]).unwrap();
+    let again = file(&config.show()).unwrap();
+    assert_eq!(again.redacted(), config.redacted());
+}
+
+#[test]
 fn a_free_form_table_takes_any_key() {
     let config = environment(&[("TASUKI_AUTH__ISSUERS__GATEWAY", "http://g:1")]).unwrap();
     let auth = Common::read(&config).unwrap().auth;

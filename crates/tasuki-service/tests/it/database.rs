@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tasuki_service::Config;
 use tasuki_service::host::Error;
-use tasuki_stack::{Options, Postgres};
-use tasuki_testkit::{TestEnv, eventually};
+use tasuki_stack::Postgres;
+use tasuki_testkit::{TestEnv, TestHost, breakable, eventually};
 
 use crate::frame::{self, Frame, LONG};
 
@@ -17,13 +17,19 @@ async fn environment() -> TestEnv {
     .unwrap()
 }
 
+/// The service on a database that was empty before.
+async fn migrated(env: &TestEnv) -> TestHost {
+    let tables = frame::tables(&env.config, &env.common().unwrap()).unwrap();
+    tables.migrate(LONG).await.unwrap();
+    let service = Frame::default().service(env);
+    let host = env.host(vec![service]).await.unwrap();
+    assert_eq!(host.get("/v1/ask").await.text, "1");
+    host
+}
+
 #[tokio::test]
 async fn a_database_that_is_away_is_503_with_retry_after_and_comes_back_by_itself() {
-    let folder = std::env::temp_dir().join(format!("tasuki-away-{}", std::process::id()));
-    let tools = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tasuki/tools");
-    let postgres = Postgres::start(&Options::new(folder).throwaway().tools(tools))
-        .await
-        .unwrap();
+    let postgres = Postgres::start(&breakable("away")).await.unwrap();
     let mut env = environment().await;
     env.config = env
         .config
@@ -31,16 +37,7 @@ async fn a_database_that_is_away_is_503_with_retry_after_and_comes_back_by_itsel
         .unwrap()
         .with_value("database.acquire-timeout", "500ms")
         .unwrap();
-    frame::tables(&env.config, &env.common().unwrap())
-        .unwrap()
-        .migrate(LONG)
-        .await
-        .unwrap();
-    let host = env
-        .host(vec![Frame::default().service(&env)])
-        .await
-        .unwrap();
-    assert_eq!(host.get("/v1/ask").await.text, "1");
+    let host = migrated(&env).await;
 
     postgres.kill().await.unwrap();
 
@@ -167,11 +164,7 @@ async fn a_database_that_can_t_be_used_is_named_with_the_reason() {
 
 #[tokio::test]
 async fn a_stop_ends_though_the_database_does_not_answer() {
-    let folder = std::env::temp_dir().join(format!("tasuki-mute-{}", std::process::id()));
-    let tools = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tasuki/tools");
-    let postgres = Postgres::start(&Options::new(folder).throwaway().tools(tools))
-        .await
-        .unwrap();
+    let postgres = Postgres::start(&breakable("mute")).await.unwrap();
     let proxy = postgres.proxy().await.unwrap();
     let mut env = environment().await;
     for (key, value) in [
@@ -181,16 +174,7 @@ async fn a_stop_ends_though_the_database_does_not_answer() {
     ] {
         env.config = env.config.with_value(key, value).unwrap();
     }
-    frame::tables(&env.config, &env.common().unwrap())
-        .unwrap()
-        .migrate(LONG)
-        .await
-        .unwrap();
-    let host = env
-        .host(vec![Frame::default().service(&env)])
-        .await
-        .unwrap();
-    assert_eq!(host.get("/v1/ask").await.text, "1");
+    let host = migrated(&env).await;
 
     proxy.blackhole().await.unwrap();
     // Cut in the middle of its question, the connection waits for an answer for ever.

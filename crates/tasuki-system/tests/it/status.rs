@@ -1,12 +1,10 @@
 //! `GET /v1/status`: true, complete, and for operators alone.
 
-use std::path::Path;
-
 use serde_json::Value;
 use tasuki_service::auth::credentials::{Credentials, NewCredential};
 use tasuki_service::service::Tables;
-use tasuki_stack::{Nats, Options};
-use tasuki_testkit::{TestEnv, TestHost, eventually};
+use tasuki_stack::Nats;
+use tasuki_testkit::{TestEnv, TestHost, breakable, eventually};
 
 async fn environment() -> TestEnv {
     TestEnv::start(&[tasuki_system::DEFAULTS], |config, common| {
@@ -100,11 +98,7 @@ async fn the_status_is_for_operators_alone() {
 
 #[tokio::test]
 async fn a_broker_that_is_away_is_told_by_status_and_readiness_until_it_is_back() {
-    let folder = std::env::temp_dir().join(format!("tasuki-broker-{}", std::process::id()));
-    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tasuki/tools");
-    let nats = Nats::start(&Options::new(folder).throwaway().tools(tools))
-        .await
-        .unwrap();
+    let nats = Nats::start(&breakable("broker")).await.unwrap();
     nats.kill().await.unwrap();
     let mut env = environment().await;
     env.config = env.config.with_value("nats.url", nats.url()).unwrap();

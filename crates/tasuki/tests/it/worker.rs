@@ -8,8 +8,8 @@ use tasuki::Clock;
 use tasuki::worker::{
     Error, Health, Listener, State, Stopped, Supervisor, Tick, Wake, Worker, drain,
 };
-use tasuki_stack::{Options, Postgres};
-use tasuki_testkit::{TestDb, eventually};
+use tasuki_stack::Postgres;
+use tasuki_testkit::{TestDb, breakable, eventually};
 use tokio::sync::Notify;
 
 const FOREVER: Duration = Duration::from_secs(3600);
@@ -279,10 +279,7 @@ async fn a_notification_wakes_the_worker_of_its_channel_alone() {
 
 #[tokio::test]
 async fn a_listener_whose_connection_was_cut_comes_back_and_wakes_everyone() {
-    let folder = std::env::temp_dir().join(format!("tasuki-listen-{}", std::process::id()));
-    let postgres = Postgres::start(&Options::new(folder).throwaway().tools(tools()))
-        .await
-        .unwrap();
+    let postgres = Postgres::start(&breakable("listen")).await.unwrap();
     let proxy = postgres.proxy().await.unwrap();
     let through = sqlx::PgPool::connect_lazy(&postgres.url_via(&proxy, "postgres")).unwrap();
     let wakes = Arc::default();
@@ -306,10 +303,7 @@ async fn a_listener_whose_connection_was_cut_comes_back_and_wakes_everyone() {
 
 #[tokio::test]
 async fn a_listener_whose_connection_went_silent_notices_and_comes_back() {
-    let folder = std::env::temp_dir().join(format!("tasuki-silent-{}", std::process::id()));
-    let postgres = Postgres::start(&Options::new(folder).throwaway().tools(tools()))
-        .await
-        .unwrap();
+    let postgres = Postgres::start(&breakable("silent")).await.unwrap();
     let proxy = postgres.proxy().await.unwrap();
     let through = sqlx::PgPool::connect_lazy(&postgres.url_via(&proxy, "postgres")).unwrap();
     let wakes = Arc::default();
@@ -366,8 +360,4 @@ async fn a_tick_that_hangs_is_cut_at_its_limit_and_the_next_one_may_succeed() {
     assert_eq!(count(&runs), 2);
     assert_eq!(only(&supervisor).failures, 1);
     assert_eq!(supervisor.stop(GRACE).await, Stopped::Finished);
-}
-
-fn tools() -> std::path::PathBuf {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tasuki/tools")
 }

@@ -17,7 +17,9 @@ impl Answer {
     #[track_caller]
     pub(crate) fn is_refused(&self, code: i32, culprits: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:?}");
-        let lines = self.err.lines().filter(|line| *line != "starting …");
+        // Progress, and the log lines of `serve`, stand beside the sentence.
+        let is_aside = |line: &&str| *line == "starting …" || line.starts_with('{');
+        let lines = self.err.lines().filter(|line| !is_aside(line));
         let lines: Vec<&str> = lines.collect();
         let [line] = *lines else {
             panic!("not one sentence: {self:?}");

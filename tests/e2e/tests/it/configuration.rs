@@ -94,7 +94,8 @@ async fn the_defaults_are_a_file_that_is_accepted_unchanged() {
     let check = ["config", "check", "--config", &file];
     let checked = world.run(world.command(&check)).await.ok();
 
-    assert_eq!(checked, "the configuration is valid\n");
+    let missing = "not set, and `tasuki serve` needs them: database.url, nats.url, redis.url";
+    assert_eq!(checked, format!("no setting is wrong\n{missing}\n"));
     let json = world.run(world.command(&["config", "check", "--json"]));
-    assert_eq!(json.await.json()["valid"], true);
+    assert_eq!(json.await.json()["not_set"][0], "database.url");
 }

@@ -44,3 +44,27 @@ async fn a_second_signal_exits_at_once_with_130() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_signal_ends_a_serve_that_still_waits_for_its_database() {
+    let world = World::new();
+    let mut command = world.command(&["serve", "system"]);
+    for (name, address) in [
+        ("TASUKI_DATABASE__URL", "postgres://u:p@127.0.0.1:1/d"),
+        ("TASUKI_NATS__URL", "nats://127.0.0.1:1"),
+        ("TASUKI_REDIS__URL", "redis://127.0.0.1:1"),
+        ("TASUKI_DATABASE__START_TIMEOUT", "10m"),
+    ] {
+        command.env(name, address);
+    }
+    let mut serve = world.start(command);
+    eventually("it says what it waits for", async || {
+        let told = serve.stderr().contains("waiting for the database");
+        told.then_some(())
+    })
+    .await;
+
+    serve.signal(Signal::TERM);
+
+    assert_eq!(serve.ended().await.code, Some(130));
+}

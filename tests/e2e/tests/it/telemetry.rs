@@ -101,6 +101,7 @@ async fn traces_reach_the_collector_by_the_end_and_one_that_is_away_holds_up_not
     let (collected, mut tasks) = (Collected::default(), JoinSet::new());
     let collector = collect(&collected, &mut tasks).await;
 
+    let mut said = String::new();
     for endpoint in [&*collector, "http://127.0.0.1:1"] {
         let mut command = world.joined(&["serve", "system"]);
         command.env("TASUKI_TELEMETRY__OTLP_ENDPOINT", endpoint);
@@ -113,10 +114,14 @@ async fn traces_reach_the_collector_by_the_end_and_one_that_is_away_holds_up_not
         serve.signal(Signal::TERM);
         let answer = serve.ended().await;
         assert_eq!(answer.code, Some(0), "{answer:?}");
+        said.push_str(&answer.err);
     }
 
     let trace = u128::from_str_radix(TRACE, 16).unwrap().to_be_bytes();
-    assert!(collected.holds(&trace), "the trace was not exported");
+    assert!(
+        collected.holds(&trace),
+        "the trace was not exported: {said}"
+    );
     assert!(collected.holds(b"GET /v1/status"));
     // Credentials are no attributes.
     assert!(!collected.holds(up.token().as_bytes()));
