@@ -18,8 +18,8 @@ fail() {
 }
 
 # Cargo's progress is for people.
-quiet=()
-[ -t 2 ] || quiet=(--quiet)
+# shellcheck disable=SC2034 # for the scripts that source this
+if [ -t 2 ]; then quiet=(); else quiet=(--quiet); fi
 
 # at_least 15 15.18: whether the second version is not below the first.
 at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
