@@ -3,30 +3,18 @@
 //! The file can be sourced by a shell and read back by `--env-file`. It holds secrets, so it
 //! is the owner's alone; it appears whole or not at all, and goes when the platform stops.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
 
+use crate::private_file;
+
 /// Writes `variables` to `path`, readable by nobody else.
 pub(crate) fn write(path: &Path, variables: &[(String, String)]) -> anyhow::Result<()> {
-    let draft = path.with_extension("draft");
-    let written = || -> std::io::Result<()> {
-        remove_if_there(&draft)?;
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&draft)?;
-        for (name, value) in variables {
-            writeln!(file, "export {name}={}", quoted(value))?;
-        }
-        file.sync_all()?;
-        fs::rename(&draft, path)
-    };
-    written().with_context(|| format!("{} can't be written", path.display()))
+    let lines = variables.iter();
+    let lines = lines.map(|(name, value)| format!("export {name}={}\n", quoted(value)));
+    private_file::write(path, &lines.collect::<String>())
 }
 
 /// The variables of `path`.
@@ -43,13 +31,6 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<(String, String)>> {
             })
         })
         .collect()
-}
-
-pub(crate) fn remove_if_there(path: &Path) -> std::io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 /// In single quotes nothing but the quote itself means anything to a shell.

@@ -10,6 +10,7 @@ mod env_file;
 mod migrate;
 mod output;
 mod platform;
+mod private_file;
 mod serve;
 mod settings;
 mod status;

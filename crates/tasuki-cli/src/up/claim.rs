@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use crate::env_file;
+use crate::private_file;
 
 /// The run folder, held until this is dropped; `env` goes with it.
 #[derive(Debug)]
@@ -41,13 +41,13 @@ impl Claim {
         lock.rewind().with_context(unusable)?;
         lock.write_all(pid.as_bytes()).with_context(unusable)?;
         let env = run_dir.join("env");
-        env_file::remove_if_there(&env).with_context(unusable)?;
+        private_file::remove_if_there(&env).with_context(unusable)?;
         Ok(Self { env, _lock: lock })
     }
 
     /// Removes `env`.
     pub(super) fn take_back(&self) {
-        env_file::remove_if_there(&self.env).unwrap_or_default();
+        private_file::remove_if_there(&self.env).unwrap_or_default();
     }
 
     /// Where `env` is written once everything is ready.

@@ -3,8 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -17,6 +15,7 @@ use tasuki_service::service::Tables;
 use tasuki_stack::free_port;
 
 use crate::platform::{Name, Platform};
+use crate::private_file;
 
 /// What is kept between starts.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -142,22 +141,7 @@ impl Development {
         Ok(port)
     }
 
-    /// Writes what is kept, whole or not at all, for the owner alone.
     fn keep(&self) -> anyhow::Result<()> {
-        let draft = self.path.with_extension("draft");
-        let text = toml::to_string(&self.kept)?;
-        let written = || -> std::io::Result<()> {
-            crate::env_file::remove_if_there(&draft)?;
-            let mut options = fs::OpenOptions::new();
-            let mut file = options
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&draft)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&draft, &self.path)
-        };
-        written().with_context(|| format!("{} can't be written", self.path.display()))
+        private_file::write(&self.path, &toml::to_string(&self.kept)?)
     }
 }
