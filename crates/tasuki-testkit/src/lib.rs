@@ -4,11 +4,13 @@
 //! Tests share one private stack, started by `tasuki-stack exec` around the test runner. A
 //! test that is run alone, without it, starts a stack of its own.
 
+#[cfg(feature = "host")]
 mod environment;
 mod servers;
 mod template;
 mod wait;
 
+#[cfg(feature = "host")]
 pub use environment::{Reply, TestEnv, TestHost};
 pub use servers::{Servers, breakable};
 pub use template::TestDb;

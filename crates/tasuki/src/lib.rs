@@ -3,7 +3,7 @@
 //! | problem | module |
 //! | --- | --- |
 //! | background work that starts, paces itself, survives panics and stops in order | [`worker`] |
-//! | a crate's tables in whatever schema its user names | [`migrate`], [`Schema`] |
+//! | a crate's tables in whatever schema its user names | [`mod@migrate`], [`Schema`] |
 //! | ids that can't be swapped, and sort by time | [`typed_ids!`] |
 //! | time that a test can hold still | [`Clock`] |
 //!
@@ -13,11 +13,13 @@
 #![warn(missing_docs)]
 
 pub mod migrate;
+pub mod testing;
 pub mod worker;
 
 mod clock;
 mod ids;
 mod schema;
+mod transaction;
 
 pub use clock::Clock;
 #[doc(hidden)]

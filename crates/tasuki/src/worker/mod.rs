@@ -7,12 +7,14 @@
 //!
 //! The [`Supervisor`] runs the loop of every worker, contains panics, backs off after
 //! failures, knows how each worker is ([`Health`]), and stops them in order: no new tick,
-//! wait for the running ones, cut what is left after the grace time, let every worker
-//! [`release`](Worker::release) what it still holds.
+//! wait for the running ones and for what they left running ([`finish`](Worker::finish)), cut
+//! what is left after the grace time, let every worker [`release`](Worker::release) what it
+//! still holds.
 //!
 //! Not promised: that a tick runs at an exact time, or that two processes don't run the
 //! same worker at once. What must happen once is decided by the database.
 
+mod bell;
 mod health;
 mod listen;
 mod pace;
@@ -26,8 +28,10 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+pub use bell::{Bell, Ringer};
 pub use health::{Health, Outcome, State};
 pub use listen::Listener;
+pub(crate) use run::panic_message;
 pub use supervisor::{Stopped, Supervisor};
 
 /// Any error that a tick can end with. The supervisor logs it with its sources.
@@ -68,8 +72,14 @@ pub trait Worker: Send + Sync + 'static {
     /// and when the grace time of a shutdown ends, and it is no worse than a crash.
     fn tick(&self) -> impl Future<Output = Result<Tick, Error>> + Send;
 
+    /// Waits for what the ticks have left running. Called once, after the last tick; cut, like a
+    /// tick, when the grace time ends.
+    fn finish(&self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+
     /// Gives back what is still claimed, so that nobody has to wait for a lease to expire.
-    /// Called once, after the last tick.
+    /// Called once, after [`finish`](Self::finish).
     fn release(&self) -> impl Future<Output = ()> + Send {
         async {}
     }

@@ -43,6 +43,14 @@ pub(super) async fn run<W: Worker>(
             },
         }
     }
+    tokio::select! {
+        () = hard.cancelled() => {}
+        ended = AssertUnwindSafe(worker.finish()).catch_unwind() => {
+            if let Err(panic) = ended {
+                tracing::error!(worker = worker.name(), panic = %panic_message(&*panic), "finish panicked");
+            }
+        }
+    }
 }
 
 /// One tick, whose panic is an outcome and not the end of the worker.
@@ -55,12 +63,13 @@ async fn contained<W: Worker>(worker: &W) -> Outcome {
     match timeout(limit, tick.instrument(span)).await {
         Ok(Ok(Ok(tick))) => Outcome::Ok(tick),
         Ok(Ok(Err(error))) => Outcome::Failed(error),
-        Ok(Err(panic)) => Outcome::Panicked(message(&*panic)),
+        Ok(Err(panic)) => Outcome::Panicked(panic_message(&*panic)),
         Err(_elapsed) => Outcome::Failed(format!("cut after {limit:?}, its limit").into()),
     }
 }
 
-fn message(panic: &(dyn Any + Send)) -> String {
+/// What a panic said.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())

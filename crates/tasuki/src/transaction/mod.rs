@@ -1,0 +1,85 @@
+//! Transactions on connections of a pool that may be dropped at any await.
+//!
+//! A request's future is dropped when its client hangs up, a tick's when its time is over. The
+//! driver knows of a transaction only when the server has confirmed it: a `Pool::begin` that is
+//! dropped between the two returns its connection to the pool *inside* a transaction, and
+//! whoever gets it next works in one that nobody will commit. Here a begin that was sent is
+//! waited for, whatever becomes of its caller; from then on dropping means rolling back.
+//!
+//! Invariant: a connection returns to the pool only outside a transaction.
+
+mod store;
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_util::future::BoxFuture;
+use sqlx::{PgPool, Postgres, SqlSafeStr, SqlStr};
+use tokio::runtime::Handle;
+
+/// An open transaction. Dropping it rolls back.
+pub(crate) type Transaction = sqlx::Transaction<'static, Postgres>;
+
+/// Each statement sees what was committed before it began. Stated, because a database may have
+/// another default, and what waits for a lock must see what its last holder wrote.
+pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+
+pub(crate) async fn begin(pool: &PgPool) -> sqlx::Result<Transaction> {
+    begin_with(pool, BEGIN.into_sql_str()).await
+}
+
+/// Begins with more than one statement in one round trip. The first is [`BEGIN`]; none of the
+/// others may fail, because that would leave a transaction that the driver does not know of.
+pub(crate) async fn begin_with(pool: &PgPool, opening: SqlStr) -> sqlx::Result<Transaction> {
+    // To wait for a connection may be given up; what happens on it may not.
+    let connection = pool.acquire().await?;
+    Finished(Some(Transaction::begin(connection, Some(opening)))).await
+}
+
+/// Commits. An error may mean that it did: the answer can get lost on the way.
+///
+/// Fails when a statement failed before, even if its error was swallowed: `COMMIT` alone would
+/// roll back and report success.
+pub(crate) async fn commit(mut tx: Transaction) -> sqlx::Result<()> {
+    store::assert_sound(&mut tx).await?;
+    tx.commit().await
+}
+
+/// Rolls back and waits until it is done, so that its locks are free afterwards.
+pub(crate) async fn roll_back(tx: Transaction) {
+    if let Err(error) = tx.rollback().await {
+        // A lost connection rolls back by itself; nothing was promised to anybody.
+        tracing::debug!(
+            error = &error as &(dyn std::error::Error + 'static),
+            "roll back not confirmed",
+        );
+    }
+}
+
+/// A begin that goes on when it is dropped, until there is a transaction to roll back.
+struct Finished(Option<BoxFuture<'static, sqlx::Result<Transaction>>>);
+
+impl Future for Finished {
+    type Output = sqlx::Result<Transaction>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(begin) = &mut self.0 else {
+            return Poll::Pending;
+        };
+        let polled = begin.as_mut().poll(cx);
+        if polled.is_ready() {
+            self.0 = None;
+        }
+        polled
+    }
+}
+
+impl Drop for Finished {
+    fn drop(&mut self) {
+        // Without a runtime the pool is gone as well.
+        if let (Some(begin), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            // One round trip, and nobody waits for it: there is nothing for a shutdown to save.
+            runtime.spawn(async move { drop(begin.await) });
+        }
+    }
+}
