@@ -13,6 +13,7 @@
 #![warn(missing_docs)]
 
 pub mod migrate;
+pub mod retry;
 pub mod testing;
 pub mod worker;
 

@@ -3,4 +3,5 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 mod migrate;
+mod retry;
 mod worker;
