@@ -12,6 +12,9 @@
 
 #![warn(missing_docs)]
 
+pub mod batch;
+pub mod idempotency;
+pub mod inbox;
 pub mod migrate;
 pub mod retry;
 pub mod testing;
@@ -25,6 +28,8 @@ mod transaction;
 pub use clock::Clock;
 #[doc(hidden)]
 pub use ids::uuid_v7;
+#[doc(inline)]
+pub use migrate::install as migrate;
 pub use schema::{InvalidSchema, Schema};
 
 /// What the macros of this crate expand to. Not an API.

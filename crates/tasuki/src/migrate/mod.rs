@@ -12,12 +12,15 @@
 //! A database that is *newer* than the plan is fine: the previous release keeps running
 //! while the next one has already expanded the schema.
 
+mod library;
 mod store;
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, SqlSafeStr};
 
-use crate::Schema;
+use crate::{InvalidSchema, Schema};
+
+pub use library::{install, library};
 
 /// One migration of a [`Plan::rendered`]: its number, what it does, its statements.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +65,9 @@ pub enum Error {
         #[source]
         source: MigrateError,
     },
+    /// The schema's name.
+    #[error(transparent)]
+    Schema(#[from] InvalidSchema),
     /// The record could not be read.
     #[error("the migration record of {plan} could not be read")]
     Read {

@@ -2,6 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
+mod batch;
+mod counted;
+mod dropped;
+mod idempotency;
+mod idempotency_layer;
+mod idempotency_set;
+mod inbox;
 mod migrate;
 mod retry;
 mod worker;

@@ -1,0 +1,45 @@
+//! The library's own tables, for any schema.
+
+use sqlx::PgPool;
+
+use super::{Error, Plan, Step};
+use crate::Schema;
+
+macro_rules! steps {
+    ($($version:literal $description:literal $file:literal;)*) => {
+        &[$(Step {
+            version: $version,
+            description: $description,
+            sql: include_str!(concat!("../../migrations/", $file)),
+        }),*]
+    };
+}
+
+const STEPS: &[Step] = steps! {
+    1 "dead letters" "0001_dead_letters.sql";
+    2 "outbox" "0002_outbox.sql";
+    3 "jobs" "0003_jobs.sql";
+    4 "inbox" "0004_inbox.sql";
+    5 "idempotency keys" "0005_idempotency_keys.sql";
+};
+
+/// The plan of the library's own tables in `schema`.
+#[must_use]
+pub fn library(schema: &Schema) -> Plan {
+    Plan::rendered("tasuki", schema, STEPS)
+}
+
+/// Installs the library's tables in `schema`, or brings them up to date. Safe from many
+/// processes at once; the pool must reach PostgreSQL directly.
+///
+/// # Errors
+/// When `schema` is not a schema name, no connection can be had, a migration fails, or one that was applied has changed.
+pub async fn install(pool: &PgPool, schema: &str) -> Result<(), Error> {
+    let plan = library(&Schema::new(schema)?);
+    let connection = pool.acquire().await.map_err(|source| Error::Read {
+        plan: plan.name().to_owned(),
+        source,
+    })?;
+    // Its own connection: what a migration sets for its session must not reach the pool.
+    plan.run(&mut connection.detach()).await
+}
