@@ -18,6 +18,7 @@ pub mod inbox;
 pub mod migrate;
 pub mod retry;
 pub mod testing;
+pub mod upkeep;
 pub mod worker;
 
 mod clock;

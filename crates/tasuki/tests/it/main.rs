@@ -11,4 +11,5 @@ mod idempotency_set;
 mod inbox;
 mod migrate;
 mod retry;
+mod upkeep;
 mod worker;

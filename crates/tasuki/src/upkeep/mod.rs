@@ -1,0 +1,177 @@
+//! Upkeep of tables that grow with time: partitions made ahead, history dropped whole.
+//!
+//! One worker, [`Upkeep`], keeps every table of a schema that somebody has described to it:
+//! [`Partitioned`] ones, whose old partitions it drops, and [`Expiring`] ones, whose old rows it
+//! deletes in small batches. It knows the library's own tables; a service adds its own.
+//!
+//! What holds:
+//! - A partition is dropped only when none of its rows may still be needed. What a partition
+//!   can't tell (an old id that was recorded today) is looked up in its rows first.
+//! - Nothing waits in front of traffic. Every lock is asked for with a short limit; what is
+//!   not had in time is left for the next tick.
+//! - A missing partition loses nothing: its rows are in the DEFAULT partition, where the same
+//!   retention deletes them row by row. Rows in there mean that upkeep did not run in time
+//!   ([`metrics`](self#metrics)).
+//! - The database's clock decides, and of several processes one works at a time.
+//!
+//! How a partition is made. `CREATE TABLE … PARTITION OF` would lock out every reader and
+//! writer of the table; so the partition is made alone and attached, which lets both go on.
+//! Attaching scans the DEFAULT partition, and locks it meanwhile: that is why it must stay
+//! small, and why nothing is attached while it is larger than 64 MB. A range that rows are
+//! being written to right now (only at the first start, or after an outage of this worker) is
+//! attached while writers are held for a moment: one that had already chosen the DEFAULT
+//! partition would be refused otherwise. Rows in DEFAULT that belong to the new partition move
+//! into it in the same transaction; if they are more than 10,000, the range is left to DEFAULT.
+//!
+//! How one is dropped. That takes an exclusive lock of the table (`DETACH … CONCURRENTLY` is
+//! not allowed beside a DEFAULT partition) for about a millisecond, once a width. A reader that
+//! holds the table open postpones it.
+//!
+//! The role of the pool must own the tables.
+//!
+//! # Metrics
+//! `tasuki_upkeep_default_rows`, `tasuki_upkeep_partitions`, `tasuki_upkeep_ahead_seconds`
+//! (gauges), `tasuki_upkeep_created_total`, `tasuki_upkeep_dropped_total`,
+//! `tasuki_upkeep_deleted_rows_total`, `tasuki_upkeep_postponed_total`; all by `table`.
+
+mod cleanup;
+mod meter;
+mod rules;
+mod span;
+mod step;
+mod store;
+mod worker;
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use sqlx::PgPool;
+use time::OffsetDateTime;
+
+use crate::Schema;
+use store::{Statements, Sweep};
+
+pub use cleanup::Cleaned;
+pub use rules::{By, Expiring, Partitioned};
+
+/// What stops upkeep.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A name that could leave its place in a statement, or leaves no room for partitions.
+    #[error(
+        "`{0}` is not a plain name of a table or column: use lower-case letters, digits and _, at most 48"
+    )]
+    Name(String),
+    /// Partitions of no width, or of a part of a minute: their names say the minute.
+    #[error("partitions of {table} are {width:?} wide: use whole minutes, at least one")]
+    Width {
+        /// The table.
+        table: String,
+        /// What was asked for.
+        width: Duration,
+    },
+    /// There is no such table, or it is not partitioned.
+    #[error("there is no partitioned table {0}")]
+    NotPartitioned(String),
+    /// Nobody has described this table.
+    #[error("upkeep knows no table {0}")]
+    Unknown(String),
+    /// Another process was at work all the time.
+    #[error("another process has been keeping these tables up for {0:?}")]
+    Busy(Duration),
+    /// The database refused.
+    #[error("upkeep of {table} failed")]
+    Store {
+        /// The table that was worked on.
+        table: String,
+        /// What the database said.
+        #[source]
+        source: sqlx::Error,
+    },
+}
+
+/// Keeps the tables of one schema up: a [`Worker`](crate::worker::Worker).
+#[derive(Debug)]
+pub struct Upkeep {
+    pool: PgPool,
+    schema: Schema,
+    name: String,
+    poll: Duration,
+    partitioned: Vec<(Partitioned, Statements)>,
+    expiring: Vec<(Expiring, Sweep)>,
+    /// Partitions with a row that is younger than their range, and when to look at them again.
+    resting: Mutex<HashMap<String, OffsetDateTime>>,
+}
+
+impl Upkeep {
+    /// Keeps the library's tables in `schema` up: published events for 24 hours, finished jobs
+    /// for 7 days, processed events for 30 days, closed dead letters for 30 days, idempotency
+    /// keys and unique jobs until they expire.
+    #[must_use]
+    pub fn new(pool: PgPool, schema: &Schema) -> Self {
+        let mut upkeep = Self::bare(pool, schema);
+        for rule in rules::library_partitioned() {
+            upkeep.put_partitioned(rule);
+        }
+        for rule in rules::library_expiring() {
+            upkeep.put_expiring(rule);
+        }
+        upkeep
+    }
+
+    /// Keeps nothing up until it is told what.
+    #[must_use]
+    pub fn bare(pool: PgPool, schema: &Schema) -> Self {
+        Self {
+            pool,
+            schema: schema.clone(),
+            name: format!("{schema}.upkeep"),
+            poll: Duration::from_secs(60),
+            partitioned: Vec::new(),
+            expiring: Vec::new(),
+            resting: Mutex::default(),
+        }
+    }
+
+    /// Keeps this table up too; replaces what was said of it before.
+    ///
+    /// # Errors
+    /// When a name is not a plain identifier, or the width is not whole minutes.
+    pub fn partitioned(mut self, rule: Partitioned) -> Result<Self, Error> {
+        rule.check()?;
+        self.put_partitioned(rule);
+        Ok(self)
+    }
+
+    /// Deletes old rows of this table too; replaces what was said of it before.
+    ///
+    /// # Errors
+    /// When a name is not a plain identifier.
+    pub fn expiring(mut self, rule: Expiring) -> Result<Self, Error> {
+        rule.check()?;
+        self.put_expiring(rule);
+        Ok(self)
+    }
+
+    /// How long an idle upkeep waits before it looks again (60 s).
+    #[must_use]
+    pub const fn poll_every(mut self, poll: Duration) -> Self {
+        self.poll = poll;
+        self
+    }
+
+    fn put_partitioned(&mut self, rule: Partitioned) {
+        self.partitioned.retain(|(old, _)| old.table != rule.table);
+        let statements = Statements::of(&self.schema, &rule);
+        self.partitioned.push((rule, statements));
+    }
+
+    fn put_expiring(&mut self, rule: Expiring) {
+        self.expiring.retain(|(old, _)| old.table != rule.table);
+        let table = format!("{}.{}", self.schema, rule.table);
+        let sweep = Sweep::of(&table, &rule.column, rule.only);
+        self.expiring.push((rule, sweep));
+    }
+}

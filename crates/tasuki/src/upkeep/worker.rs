@@ -1,0 +1,124 @@
+//! One tick of upkeep: some of everything, and all of it bounded.
+
+use std::time::Duration;
+
+use super::rules::Expiring;
+use super::step::{BATCH, Step, Table};
+use super::store::Sweep;
+use super::{Error, Upkeep};
+use crate::worker::{self, Tick, Worker};
+
+/// Partitions made per table and tick. A first start of hourly ones needs 26.
+const CREATES: usize = 32;
+/// Partitions dropped, or looked into, per table and tick.
+const DROPS: usize = 8;
+/// Batches of rows deleted per table and tick.
+const BATCHES: usize = 10;
+
+/// How a pass over one table ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pass {
+    /// All is done that can be done now, or another process does it.
+    Done,
+    /// There is more of the same.
+    More,
+}
+
+impl Worker for Upkeep {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn poll_interval(&self) -> Duration {
+        self.poll
+    }
+
+    async fn tick(&self) -> Result<Tick, worker::Error> {
+        let mut passes = Vec::new();
+        for (rule, statements) in &self.partitioned {
+            let table = Table {
+                upkeep: self,
+                rule,
+                statements,
+                keep: rule.keep,
+                patience: Duration::ZERO,
+            };
+            passes.push(table.keep_up().await);
+        }
+        for (rule, sweep) in &self.expiring {
+            passes.push(self.keep_expiring(rule, sweep).await);
+        }
+        // Only now: a table that fails does not keep the others from being kept up.
+        let passes = passes.into_iter().collect::<Result<Vec<_>, _>>()?;
+        if passes.contains(&Pass::More) {
+            Ok(Tick::Worked)
+        } else {
+            Ok(Tick::Idle)
+        }
+    }
+}
+
+impl Table<'_> {
+    async fn keep_up(&self) -> Result<Pass, Error> {
+        let passes = [
+            self.grow().await?,
+            self.shrink().await?,
+            self.sweep().await?,
+        ];
+        self.report().await?;
+        if passes.contains(&Pass::More) {
+            Ok(Pass::More)
+        } else {
+            Ok(Pass::Done)
+        }
+    }
+
+    async fn grow(&self) -> Result<Pass, Error> {
+        let mut cursor = None;
+        for _ in 0..CREATES {
+            match self.create_next(cursor).await? {
+                Step::Did(next) => cursor = Some(next),
+                Step::Nothing | Step::Postponed | Step::Busy => return Ok(Pass::Done),
+            }
+        }
+        Ok(Pass::More)
+    }
+
+    async fn shrink(&self) -> Result<Pass, Error> {
+        for _ in 0..DROPS {
+            match self.drop_next().await? {
+                Step::Did(_) => {}
+                Step::Nothing | Step::Postponed | Step::Busy => return Ok(Pass::Done),
+            }
+        }
+        Ok(Pass::More)
+    }
+
+    async fn sweep(&self) -> Result<Pass, Error> {
+        for _ in 0..BATCHES {
+            if is_last(self.sweep_default().await?) {
+                return Ok(Pass::Done);
+            }
+        }
+        Ok(Pass::More)
+    }
+}
+
+impl Upkeep {
+    async fn keep_expiring(&self, rule: &Expiring, sweep: &Sweep) -> Result<Pass, Error> {
+        for _ in 0..BATCHES {
+            if is_last(self.sweep_expired(rule, sweep).await?) {
+                return Ok(Pass::Done);
+            }
+        }
+        Ok(Pass::More)
+    }
+}
+
+/// A batch that was not full was the last.
+fn is_last(batch: Step<u64>) -> bool {
+    match batch {
+        Step::Did(rows) => rows < u64::from(BATCH),
+        Step::Nothing | Step::Postponed | Step::Busy => true,
+    }
+}
