@@ -15,6 +15,8 @@
 pub mod batch;
 pub mod idempotency;
 pub mod inbox;
+pub mod jobs;
+pub mod lease;
 pub mod migrate;
 pub mod retry;
 pub mod testing;

@@ -9,6 +9,7 @@ mod idempotency;
 mod idempotency_layer;
 mod idempotency_set;
 mod inbox;
+mod jobs;
 mod migrate;
 mod retry;
 mod upkeep;

@@ -1,0 +1,411 @@
+//! A queue and its worker: a configuration of the lease engine.
+
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use sqlx::{Connection, PgConnection, PgPool};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+use uuid::Uuid;
+
+use super::job::is_name;
+use super::registry::{AnyHandler, Attempt};
+use super::store::{Buried, JobRow, Store};
+use super::tally::{self, Tally};
+use super::{Error, JobId, Jobs, Priority, Registry};
+use crate::lease::{
+    self, Claim, Claimed, Fence, Leases, Outcome, Owner, Route, Runner, Settings, Unit, Watermark,
+};
+use crate::worker::panic_message;
+
+/// Shorter settings would only make a busy loop of renewals and polls.
+const LEAST_LEASE: Duration = Duration::from_millis(100);
+const LEAST_POLL: Duration = Duration::from_millis(1);
+/// How long a job of an unknown kind is left alone, so that a process of another release may
+/// find it before we do again.
+const UNKNOWN_PAUSE: Duration = Duration::from_secs(5);
+/// The least time between two warnings about unknown kinds.
+const WARN_EVERY: Duration = Duration::from_secs(10);
+/// How long a handler's `failed` may take: the settlements of the queue wait for it.
+const HOOK_LIMIT: Duration = Duration::from_secs(5);
+
+/// How one queue is worked on by one process. Every process that should help has its own worker.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    name: String,
+    concurrency: usize,
+    poll: Duration,
+    lease: Duration,
+    batch: usize,
+    keep_finished: Option<Duration>,
+    owner: Option<Owner>,
+    route: Route,
+}
+
+impl Queue {
+    /// The queue `name`: 10 jobs side by side, a poll every 500 ms, a lease of 60 s that is renewed
+    /// while a job runs, finished jobs deleted.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            concurrency: 10,
+            poll: Duration::from_millis(500),
+            lease: Duration::from_secs(60),
+            batch: 500,
+            keep_finished: None,
+            owner: None,
+            route: Route::Direct,
+        }
+    }
+
+    /// Runs at most this many jobs side by side in this process. 0 means 1.
+    #[must_use]
+    pub const fn concurrency(mut self, jobs: usize) -> Self {
+        self.concurrency = jobs;
+        self
+    }
+
+    /// Looks for due jobs this often when nobody rings.
+    #[must_use]
+    pub const fn poll(mut self, poll: Duration) -> Self {
+        self.poll = poll;
+        self
+    }
+
+    /// Gives the jobs of a process that has died to others after this long. It is renewed while
+    /// a job runs, so it need not be as long as a timeout.
+    #[must_use]
+    pub const fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Claims at most this many jobs at a time. More cost fewer round trips while jobs are short.
+    #[must_use]
+    pub const fn batch(mut self, jobs: usize) -> Self {
+        self.batch = jobs;
+        self
+    }
+
+    /// Keeps finished jobs in `jobs_done` instead of deleting them, for as long as upkeep is told.
+    #[must_use]
+    pub const fn keep_finished(mut self, age: Duration) -> Self {
+        self.keep_finished = Some(age);
+        self
+    }
+
+    /// How the pool reaches PostgreSQL, if not directly.
+    #[must_use]
+    pub const fn through(mut self, route: Route) -> Self {
+        self.route = route;
+        self
+    }
+
+    /// The name that claims carry, for people: by default this host and process.
+    #[must_use]
+    pub fn owner(mut self, owner: Owner) -> Self {
+        self.owner = Some(owner);
+        self
+    }
+
+    /// How long finished jobs are kept; `None`: they are deleted.
+    #[must_use]
+    pub const fn kept_for(&self) -> Option<Duration> {
+        self.keep_finished
+    }
+
+    /// A worker of this queue, which [`Jobs::ring`] wakes. Start it with
+    /// [`Supervisor::start_with`](crate::worker::Supervisor::start_with) and its own `wake()`.
+    ///
+    /// # Errors
+    /// When the queue's name is none, or a kind has two handlers.
+    pub fn worker(
+        &self,
+        jobs: &Jobs,
+        pool: &PgPool,
+        registry: &Registry,
+    ) -> Result<Runner<Work>, Error> {
+        if !is_name(&self.name) {
+            let name = self.name.clone();
+            return Err(Error::Name { name });
+        }
+        let mut kinds = HashMap::new();
+        for handler in &registry.handlers {
+            let kind = Kind {
+                handler: Arc::clone(handler),
+                tally: Tally::new(&self.name, handler.kind()),
+            };
+            if kinds.insert(handler.kind(), kind).is_some() {
+                let name = handler.kind().to_owned();
+                return Err(Error::Twice { name });
+            }
+        }
+        let work = Work {
+            name: format!("jobs.{}", self.name),
+            queue: self.name.clone(),
+            store: Arc::clone(&jobs.store),
+            adopt: jobs.adopt,
+            kinds,
+            watermark: Watermark::new(Priority::COUNT),
+            keep: self.keep_finished.is_some(),
+            stopping: CancellationToken::new(),
+            warned: Mutex::new(None),
+        };
+        let settings = Settings {
+            pool: pool.clone(),
+            route: self.route,
+            owner: self.owner.clone().unwrap_or_else(Owner::here),
+            unit: Unit::Row,
+            slots: self.concurrency.max(1),
+            batch: self.batch.max(1),
+            lease: self.lease.max(LEAST_LEASE),
+            poll: self.poll.max(LEAST_POLL),
+        };
+        let runner = Runner::new(work, settings);
+        jobs.bell().wakes(&runner.wake());
+        Ok(runner)
+    }
+}
+
+/// The jobs of one queue, as the lease engine runs them.
+pub struct Work {
+    name: String,
+    queue: String,
+    store: Arc<Store>,
+    adopt: fn(&tracing::Span, &str),
+    kinds: HashMap<&'static str, Kind>,
+    watermark: Watermark,
+    keep: bool,
+    stopping: CancellationToken,
+    /// When we last told of a kind that we don't know.
+    warned: Mutex<Option<Instant>>,
+}
+
+/// What this release knows of a kind.
+struct Kind {
+    handler: Arc<dyn AnyHandler>,
+    tally: Tally,
+}
+
+/// What settling a finished job needs to know.
+#[derive(Clone, Copy, Debug)]
+pub struct Finished {
+    is_unique: bool,
+}
+
+/// A claimed job, and when it was claimed.
+#[derive(Debug)]
+pub struct Held {
+    job: JobRow,
+    since: Instant,
+}
+
+impl std::fmt::Debug for Work {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Work")
+            .field("queue", &self.queue)
+            .field("kinds", &self.kinds.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+impl lease::Work for Work {
+    type Row = Held;
+    type Done = Finished;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn leases(&self) -> &Leases {
+        &self.store.leases
+    }
+
+    async fn claim(
+        &self,
+        connection: &mut PgConnection,
+        claim: &Claim<'_>,
+    ) -> sqlx::Result<Vec<Claimed<Held>>> {
+        let start = self.watermark.start();
+        let mut rows = self
+            .store
+            .claim(connection, claim, &self.queue, &start)
+            .await?;
+        // The statement answers in the order of the heap.
+        rows.sort_by_key(|claimed| (claimed.row.priority, claimed.row.due_at));
+        let due = rows.iter().map(|claimed| {
+            let lane = usize::try_from(claimed.row.priority).unwrap_or(usize::MAX);
+            (lane, claimed.row.due_at)
+        });
+        let full = rows.len() >= claim.limit;
+        self.watermark.reached(&start, full, due);
+        let since = Instant::now();
+        let held = rows.into_iter().map(|claimed| Claimed {
+            fence: claimed.fence,
+            failed_attempts: claimed.failed_attempts,
+            row: Held {
+                job: claimed.row,
+                since,
+            },
+        });
+        Ok(held.collect())
+    }
+
+    async fn run(&self, unit: Vec<Claimed<Held>>) -> Vec<(Fence, Outcome<Finished>)> {
+        let mut ended = Vec::with_capacity(unit.len());
+        for claimed in unit {
+            ended.push((claimed.fence, self.attempt(claimed).await));
+        }
+        ended
+    }
+
+    async fn settle(
+        &self,
+        connection: &mut PgConnection,
+        done: &[(Fence, Finished)],
+    ) -> sqlx::Result<Vec<Uuid>> {
+        let fences: Vec<Fence> = done.iter().map(|(fence, _)| *fence).collect();
+        if self.keep || done.iter().any(|(_, finished)| finished.is_unique) {
+            self.store.finish(connection, &fences, self.keep).await
+        } else {
+            self.leases().delete(connection, &fences).await
+        }
+    }
+
+    async fn bury(
+        &self,
+        connection: &mut PgConnection,
+        dead: &[(Uuid, String)],
+    ) -> sqlx::Result<()> {
+        let ids: Vec<Uuid> = dead.iter().map(|(id, _)| *id).collect();
+        let errors: HashMap<Uuid, &str> = dead.iter().map(|(id, e)| (*id, e.as_str())).collect();
+        for job in self.store.buried(connection, &ids).await? {
+            let Some(kind) = self.kinds.get(job.kind.as_str()) else {
+                continue; // Only those that we know die here.
+            };
+            kind.tally.dead();
+            let error = errors.get(&job.id).copied().unwrap_or_default();
+            kind.bury(connection, &job, error).await?;
+        }
+        Ok(())
+    }
+
+    fn stopping(&self) {
+        self.stopping.cancel();
+    }
+
+    fn panicked(&self, _failed_attempts: u32, message: &str) -> Outcome<Finished> {
+        // A handler's panic is contained where its policy is known; this one was ours.
+        Outcome::Back {
+            after: UNKNOWN_PAUSE,
+            error: Some(format!("the worker panicked: {message}")),
+        }
+    }
+}
+
+impl Work {
+    async fn attempt(&self, claimed: Claimed<Held>) -> Outcome<Finished> {
+        let Claimed {
+            fence,
+            failed_attempts,
+            row: Held { job, since },
+        } = claimed;
+        let Some(kind) = self.kinds.get(job.kind.as_str()) else {
+            return self.unknown(&job.kind);
+        };
+        let id = JobId::from(fence.id);
+        let span = tracing::info_span!(
+            "job",
+            job.id = %id,
+            job.kind = job.kind,
+            job.queue = self.queue,
+            attempt = failed_attempts.saturating_add(1),
+        );
+        if let Some(traceparent) = &job.traceparent {
+            (self.adopt)(&span, traceparent);
+        }
+        let attempt = Attempt {
+            id,
+            failed_attempts,
+            waited: job.waited + since.elapsed(),
+            payload: job.payload,
+            traceparent: job.traceparent,
+            stopping: self.stopping.clone(),
+        };
+        let is_unique = job.is_unique;
+        match kind
+            .handler
+            .attempt(attempt, &kind.tally)
+            .instrument(span)
+            .await
+        {
+            Outcome::Done(()) => Outcome::Done(Finished { is_unique }),
+            Outcome::Retry { after, error } => Outcome::Retry { after, error },
+            Outcome::Back { after, error } => Outcome::Back { after, error },
+            Outcome::Dead { error } => Outcome::Dead { error },
+        }
+    }
+
+    /// During a rolling deploy the other release knows this kind: not ours to judge.
+    fn unknown(&self, kind: &str) -> Outcome<Finished> {
+        tally::unknown_kind(&self.queue);
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+            *warned = Some(Instant::now());
+            tracing::warn!(
+                job.kind = kind,
+                job.queue = self.queue,
+                "no handler for this kind of job, given back",
+            );
+        }
+        Outcome::Back {
+            after: UNKNOWN_PAUSE,
+            error: Some(format!("no handler for kind {kind}")),
+        }
+    }
+}
+
+impl Kind {
+    /// Lets the handler do what belongs to a death. Whatever goes wrong, the job stays dead and
+    /// the others' effects stay.
+    async fn bury(
+        &self,
+        connection: &mut PgConnection,
+        job: &Buried,
+        error: &str,
+    ) -> sqlx::Result<()> {
+        let mut savepoint = connection.begin().await?;
+        let hook = self.handler.failed(&mut savepoint, &job.payload, error);
+        let wrong: String = match timeout(HOOK_LIMIT, AssertUnwindSafe(hook).catch_unwind()).await {
+            Ok(Ok(Ok(()))) => match savepoint.commit().await {
+                Ok(()) => return Ok(()),
+                // Dropped with the savepoint's handle: what the hook did is undone.
+                Err(error) => lease::told(&error),
+            },
+            Ok(Ok(Err(error))) => {
+                savepoint.rollback().await?;
+                lease::told(&*error)
+            }
+            Ok(Err(panic)) => {
+                savepoint.rollback().await?;
+                format!("panicked: {}", panic_message(&*panic))
+            }
+            Err(_elapsed) => {
+                savepoint.rollback().await?;
+                format!("timed out after {HOOK_LIMIT:?}")
+            }
+        };
+        tracing::error!(
+            job.id = %job.id,
+            job.kind,
+            error = wrong,
+            "the failed hook of a dead job failed",
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,266 @@
+//! The SQL of the job queue. A statement never waits for a lock that a user may hold for long.
+
+pub(super) mod schedule;
+mod sql;
+
+use std::time::Duration;
+
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, FromRow, PgConnection, Row};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::job::Draft;
+use super::{Job, JobId, State, View};
+use crate::Schema;
+use crate::lease::{Claim, Claimed, Fence, Leases, Start, split};
+use schedule::ScheduleStore;
+use sql::{BURIED, CANCEL, FINISH, GET, INSERT, INSERT_SET, JOBS, KEEP, RELEASE};
+
+/// The statements for one schema.
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) leases: Leases,
+    pub(super) schedules: ScheduleStore,
+    pub(super) channel: String,
+    insert: String,
+    insert_set: String,
+    finish: String,
+    keep: String,
+    buried: String,
+    cancel: String,
+    get: String,
+}
+
+/// When a job is due: this long from now, and not before that time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Due {
+    pub(super) wait: f64,
+    pub(super) not_before: Option<OffsetDateTime>,
+}
+
+/// What a worker gets to know of a claimed job.
+#[derive(Debug)]
+pub(super) struct JobRow {
+    pub(super) kind: String,
+    pub(super) priority: i16,
+    pub(super) due_at: OffsetDateTime,
+    pub(super) waited: Duration,
+    pub(super) payload: String,
+    pub(super) traceparent: Option<String>,
+    pub(super) is_unique: bool,
+}
+
+/// A job that has just died.
+#[derive(Debug)]
+pub(super) struct Buried {
+    pub(super) id: Uuid,
+    pub(super) kind: String,
+    pub(super) payload: String,
+}
+
+impl Store {
+    pub(super) fn new(schema: &Schema) -> Self {
+        let finish = |keep: &str| {
+            let sql = FINISH.replace("{keep}", keep).replace("{release}", RELEASE);
+            schema.render(&sql)
+        };
+        Self {
+            leases: Leases::new(schema, &JOBS),
+            schedules: ScheduleStore::new(schema),
+            channel: format!("{schema}.jobs"),
+            insert: schema.render(INSERT),
+            insert_set: schema.render(INSERT_SET),
+            finish: finish(""),
+            keep: finish(KEEP),
+            buried: schema.render(&BURIED.replace("{release}", RELEASE)),
+            cancel: schema.render(&CANCEL.replace("{release}", RELEASE)),
+            get: schema.render(GET),
+        }
+    }
+
+    pub(super) fn statements(&self) -> impl Iterator<Item = &str> {
+        let ours = [
+            &self.insert,
+            &self.insert_set,
+            &self.finish,
+            &self.keep,
+            &self.buried,
+            &self.cancel,
+            &self.get,
+        ];
+        let ours = ours.into_iter().map(String::as_str);
+        self.leases
+            .statements()
+            .chain(ours)
+            .chain(self.schedules.statements())
+    }
+
+    pub(super) async fn insert<J: Job>(
+        &self,
+        connection: &mut PgConnection,
+        id: Uuid,
+        draft: &Draft,
+        traceparent: Option<&str>,
+        due: &Due,
+    ) -> sqlx::Result<()> {
+        sqlx::query(AssertSqlSafe(self.insert.as_str()))
+            .bind(id)
+            .bind(J::QUEUE)
+            .bind(draft.priority)
+            .bind(J::KIND)
+            .bind(draft.payload.as_str())
+            .bind(traceparent)
+            .bind(due.not_before)
+            .bind(due.wait)
+            .execute(connection)
+            .await?;
+        Ok(())
+    }
+
+    /// Inserts those that have no twin. Answers for each the job that there is now, itself or its
+    /// twin; one that is missing has a twin that this statement could not see yet.
+    pub(super) async fn insert_set<J: Job>(
+        &self,
+        connection: &mut PgConnection,
+        drafts: &[(Uuid, &Draft)],
+        traceparent: Option<&str>,
+        due: &Due,
+    ) -> sqlx::Result<Vec<(Uuid, Uuid)>> {
+        let ids: Vec<Uuid> = drafts.iter().map(|(id, _)| *id).collect();
+        let drafts = || drafts.iter().map(|(_, draft)| draft);
+        let priorities: Vec<i16> = drafts().map(|draft| draft.priority).collect();
+        let payloads: Vec<&str> = drafts().map(|draft| draft.payload.as_str()).collect();
+        let uniques = || drafts().map(|draft| draft.unique.as_ref());
+        let unique_ids: Vec<Option<&str>> = uniques()
+            .map(|unique| unique.map(|u| u.id.as_str()))
+            .collect();
+        let holds: Vec<Option<f64>> = uniques().map(|unique| unique.map(|u| u.holds)).collect();
+        sqlx::query_as(AssertSqlSafe(self.insert_set.as_str()))
+            .bind(J::QUEUE)
+            .bind(J::KIND)
+            .bind(traceparent)
+            .bind(due.not_before)
+            .bind(due.wait)
+            .bind(ids)
+            .bind(priorities)
+            .bind(payloads)
+            .bind(unique_ids)
+            .bind(holds)
+            .fetch_all(connection)
+            .await
+    }
+
+    pub(super) async fn claim(
+        &self,
+        connection: &mut PgConnection,
+        claim: &Claim<'_>,
+        queue: &str,
+        start: &Start,
+    ) -> sqlx::Result<Vec<Claimed<JobRow>>> {
+        self.leases
+            .claim(connection, claim, |arguments| {
+                use sqlx::Arguments;
+                arguments.add(queue)?;
+                arguments.add(start.from.as_slice())
+            })
+            .await
+    }
+
+    /// Finishes jobs: deletes them, releases their unique ids, and keeps a copy if told so.
+    /// Answers those whose claim still held.
+    pub(super) async fn finish(
+        &self,
+        connection: &mut PgConnection,
+        fences: &[Fence],
+        keep: bool,
+    ) -> sqlx::Result<Vec<Uuid>> {
+        let sql = if keep { &self.keep } else { &self.finish };
+        let (ids, tokens) = split(fences);
+        sqlx::query_scalar(AssertSqlSafe(sql.as_str()))
+            .bind(ids)
+            .bind(tokens)
+            .fetch_all(connection)
+            .await
+    }
+
+    /// Jobs that have just died, whose unique ids are released.
+    pub(super) async fn buried(
+        &self,
+        connection: &mut PgConnection,
+        ids: &[Uuid],
+    ) -> sqlx::Result<Vec<Buried>> {
+        let rows = sqlx::query_as(AssertSqlSafe(self.buried.as_str()))
+            .bind(ids)
+            .fetch_all(connection)
+            .await?;
+        let buried = rows.into_iter();
+        Ok(buried
+            .map(|(id, kind, payload)| Buried { id, kind, payload })
+            .collect())
+    }
+
+    pub(super) async fn cancel(
+        &self,
+        connection: &mut PgConnection,
+        id: JobId,
+    ) -> sqlx::Result<bool> {
+        let gone: Option<Uuid> = sqlx::query_scalar(AssertSqlSafe(self.cancel.as_str()))
+            .bind(id)
+            .fetch_optional(connection)
+            .await?;
+        Ok(gone.is_some())
+    }
+
+    pub(super) async fn get(
+        &self,
+        connection: &mut PgConnection,
+        id: JobId,
+    ) -> sqlx::Result<Option<View>> {
+        sqlx::query_as(AssertSqlSafe(self.get.as_str()))
+            .bind(id)
+            .fetch_optional(connection)
+            .await
+    }
+}
+
+impl FromRow<'_, PgRow> for JobRow {
+    fn from_row(row: &PgRow) -> sqlx::Result<Self> {
+        let waited: f64 = row.try_get("waited")?;
+        Ok(Self {
+            kind: row.try_get("kind")?,
+            priority: row.try_get("priority")?,
+            due_at: row.try_get("next_retry_at")?,
+            waited: Duration::try_from_secs_f64(waited).unwrap_or_default(),
+            payload: row.try_get("payload")?,
+            traceparent: row.try_get("traceparent")?,
+            is_unique: row.try_get("is_unique")?,
+        })
+    }
+}
+
+impl FromRow<'_, PgRow> for View {
+    fn from_row(row: &PgRow) -> sqlx::Result<Self> {
+        let state = match row.try_get("status")? {
+            "PENDING" => State::Waiting,
+            "PROCESSING" => State::Running,
+            "FAILED" => State::Dead,
+            _ => State::Finished,
+        };
+        let attempts: i32 = row.try_get("attempt_count")?;
+        Ok(Self {
+            id: row.try_get("job_id")?,
+            queue: row.try_get("queue")?,
+            kind: row.try_get("kind")?,
+            state,
+            payload: row.try_get("payload")?,
+            failed_attempts: u32::try_from(attempts).unwrap_or(0),
+            created_at: row.try_get("created_at")?,
+            due_at: row.try_get("due_at")?,
+            finished_at: row.try_get("finished_at")?,
+            locked_by: row.try_get("locked_by")?,
+            last_error: row.try_get("last_error")?,
+            traceparent: row.try_get("traceparent")?,
+        })
+    }
+}

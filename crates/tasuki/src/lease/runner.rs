@@ -1,0 +1,332 @@
+//! The worker around the lease engine: claims, runs, settles, renews, gives back.
+//!
+//! A tick claims and starts; the work itself runs on beside the ticks, so that a slow row
+//! holds up no other, and what has ended is settled in groups (`settle`). A stop claims
+//! nothing more, gives back at once what has not begun, lets the rest finish within the grace
+//! time, and gives back what has not.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::{AcquireError, Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::prefetch::Prefetch;
+use super::settle::{Desk, Ended};
+use super::{Claim, Claimed, Fence, Line, Settings, Unit, Work, give_back};
+use crate::testing::crash_point;
+use crate::worker::{self, Tick, Wake, Worker, panic_message};
+
+/// Rows that a runner of single rows holds at most, running and about to.
+const HOLD_AT_MOST: usize = 2000;
+
+/// Runs [`Work`]. It is a worker: start it with
+/// [`Supervisor::start_with`](crate::worker::Supervisor::start_with) and its own
+/// [`wake`](Self::wake).
+pub struct Runner<W: Work> {
+    shared: Arc<Shared<W>>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+struct Shared<W: Work> {
+    desk: Desk<W>,
+    slots: Arc<Semaphore>,
+    prefetch: Prefetch,
+    /// Units from their start to their settlement.
+    units: AtomicUsize,
+}
+
+impl<W: Work> std::fmt::Debug for Runner<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runner")
+            .field("worker", &self.shared.desk.work.name())
+            .field("settings", &self.shared.desk.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<W: Work> Runner<W> {
+    /// A runner of `work`.
+    #[must_use]
+    pub fn new(work: W, settings: Settings) -> Self {
+        let slots = settings.slots.max(1);
+        let most = match settings.unit {
+            Unit::Row => HOLD_AT_MOST.max(slots),
+            Unit::Batch => slots,
+        };
+        let shared = Shared {
+            slots: Arc::new(Semaphore::new(slots.min(Semaphore::MAX_PERMITS))),
+            prefetch: Prefetch::new(slots, most),
+            units: AtomicUsize::new(0),
+            desk: Desk::new(work, settings),
+        };
+        Self {
+            shared: Arc::new(shared),
+            tasks: Mutex::default(),
+        }
+    }
+
+    /// What wakes this worker.
+    #[must_use]
+    pub fn wake(&self) -> Wake {
+        self.shared.desk.wake.clone()
+    }
+
+    /// The work.
+    #[must_use]
+    pub fn work(&self) -> &W {
+        &self.shared.desk.work
+    }
+
+    /// Claims and runs until nothing is due and everything is settled; says how many rows it
+    /// claimed. For tests.
+    ///
+    /// # Errors
+    /// When the database can't be asked.
+    pub async fn drain(&self) -> Result<usize, worker::Error> {
+        let mut rows = 0;
+        loop {
+            let claimed = self.claim().await?;
+            rows += claimed;
+            self.wait().await;
+            if claimed == 0 {
+                return Ok(rows);
+            }
+        }
+    }
+
+    /// Claims once, as much as there is room for, and starts it.
+    async fn claim(&self) -> Result<usize, worker::Error> {
+        let shared = &self.shared;
+        let mut tasks = self.tasks.lock().await;
+        while tasks.try_join_next().is_some() {}
+        let room = shared.room();
+        if room == 0 {
+            // Whatever woke us may wait for room: whoever makes it wakes us again.
+            shared.desk.more.store(true, Ordering::Release);
+            return Ok(0);
+        }
+        let settings = &shared.desk.settings;
+        let began = Instant::now();
+        let claim = Claim {
+            owner: &settings.owner,
+            lease: settings.lease,
+            limit: room,
+        };
+        let mut line = Line::open(&settings.pool, settings.route).await?;
+        let rows = shared.desk.work.claim(line.connection(), &claim).await?;
+        line.close().await?;
+        crash_point("lease.claimed");
+        let claimed = rows.len();
+        let more = shared.desk.work.expects_more(&rows, room);
+        shared.desk.more.store(more, Ordering::Release);
+        shared.desk.tally.claimed(claimed, began.elapsed());
+        // From before the claim: what we believe of a lease must not outlive what the
+        // database does.
+        shared.desk.hold(rows.iter().map(|row| row.fence), began);
+        shared.start(&mut tasks, rows);
+        Ok(claimed)
+    }
+
+    /// Waits for everything that runs, and keeps its leases meanwhile.
+    async fn wait(&self) {
+        let desk = &self.shared.desk;
+        let mut tasks = self.tasks.lock().await;
+        loop {
+            tokio::select! {
+                ended = tasks.join_next() => if ended.is_none() { break },
+                () = sleep(desk.settings.lease / 6) => self.renew().await,
+            }
+        }
+        desk.settle().await;
+    }
+
+    async fn renew(&self) {
+        if let Err(error) = self.shared.desk.renew().await {
+            tracing::warn!(
+                worker = self.name(),
+                error = &error as &(dyn std::error::Error + 'static),
+                "renewal failed, will retry",
+            );
+        }
+    }
+}
+
+impl<W: Work> Shared<W> {
+    /// How many rows to claim now; 0: none, somebody will wake us when there is room.
+    fn room(&self) -> usize {
+        let settings = &self.desk.settings;
+        match settings.unit {
+            Unit::Batch if self.units.load(Ordering::Acquire) < settings.slots.max(1) => {
+                settings.batch.max(1)
+            }
+            Unit::Batch => 0,
+            Unit::Row => {
+                let (held, target) = (self.desk.rows(), self.prefetch.rows());
+                let room = target.saturating_sub(held);
+                // Small claims are for free slots only; otherwise they wait to become large.
+                if room * 2 >= target || self.slots.available_permits() > 0 {
+                    room.min(settings.batch.max(1))
+                } else {
+                    0
+                }
+            }
+        }
+    }
+
+    fn start(self: &Arc<Self>, tasks: &mut JoinSet<()>, rows: Vec<Claimed<W::Row>>) {
+        if rows.is_empty() {
+            return;
+        }
+        match self.desk.settings.unit {
+            Unit::Batch => {
+                self.units.fetch_add(1, Ordering::AcqRel);
+                tasks.spawn(Arc::clone(self).run(rows, self.turn(), None));
+            }
+            Unit::Row => {
+                self.units.fetch_add(rows.len(), Ordering::AcqRel);
+                let started = Arc::new(Started::of(rows.len()));
+                for row in rows {
+                    let fence = row.fence;
+                    let started = Some(Arc::clone(&started));
+                    let unit = Arc::clone(self).run(vec![row], self.turn(), started);
+                    self.desk.abort_with(fence, tasks.spawn(unit));
+                }
+            }
+        }
+    }
+
+    /// A place in the line for a slot, taken now: the runtime polls tasks in whatever order it
+    /// likes, but slots go to rows in the order of the claim.
+    fn turn(&self) -> impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + use<W> {
+        let mut turn = Box::pin(Arc::clone(&self.slots).acquire_owned());
+        let at_once = turn.as_mut().now_or_never();
+        async move {
+            match at_once {
+                Some(slot) => slot,
+                None => turn.await,
+            }
+        }
+    }
+
+    /// One unit, from its slot to its settlement.
+    async fn run(
+        self: Arc<Self>,
+        unit: Vec<Claimed<W::Row>>,
+        turn: impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send,
+        started: Option<Arc<Started>>,
+    ) {
+        let _counted = Counted(&self);
+        let rows: Vec<(Fence, u32)> = unit.iter().map(|c| (c.fence, c.failed_attempts)).collect();
+        let ended = if let Ok(slot) = turn.await {
+            if let Some(started) = started {
+                started.one(&self.prefetch);
+            }
+            let ended = self.contained(unit, &rows).await;
+            drop(slot);
+            ended
+        } else {
+            rows.iter()
+                .map(|(fence, _)| (*fence, give_back()))
+                .collect()
+        };
+        self.desk.ended(ended);
+        // Others that have ended by now share the settlement.
+        tokio::task::yield_now().await;
+        self.desk.settle().await;
+    }
+
+    /// Runs the work; a panic is an outcome, and a row that is not mentioned goes back.
+    async fn contained(&self, unit: Vec<Claimed<W::Row>>, rows: &[(Fence, u32)]) -> Ended<W::Done> {
+        let work = &self.desk.work;
+        let run = AssertUnwindSafe(work.run(unit)).catch_unwind();
+        match run.await {
+            Ok(mut ended) => {
+                if ended.len() < rows.len() {
+                    let told: HashSet<Fence> = ended.iter().map(|(fence, _)| *fence).collect();
+                    let untold = rows.iter().filter(|(fence, _)| !told.contains(fence));
+                    ended.extend(untold.map(|(fence, _)| (*fence, give_back())));
+                }
+                ended
+            }
+            Err(panic) => {
+                let message = panic_message(&*panic);
+                tracing::error!(worker = work.name(), panic = %message, "work panicked");
+                rows.iter()
+                    .map(|(fence, failed)| (*fence, work.panicked(*failed, &message)))
+                    .collect()
+            }
+        }
+    }
+}
+
+impl<W: Work> Worker for Runner<W> {
+    fn name(&self) -> &str {
+        self.shared.desk.work.name()
+    }
+
+    fn poll_interval(&self) -> Duration {
+        // Ticks renew, too: a poll that is longer than the lease must not lose it.
+        let settings = &self.shared.desk.settings;
+        settings.poll.min(settings.lease / 6)
+    }
+
+    async fn tick(&self) -> Result<Tick, worker::Error> {
+        self.shared.desk.renew().await?;
+        self.claim().await?;
+        let again = self.shared.desk.more.load(Ordering::Acquire) && self.shared.room() > 0;
+        Ok(if again { Tick::Worked } else { Tick::Idle })
+    }
+
+    async fn finish(&self) {
+        self.shared.desk.work.stopping();
+        // Who has no slot yet is told that there is none, and gives its row back.
+        self.shared.slots.close();
+        self.wait().await;
+    }
+
+    async fn release(&self) {
+        self.tasks.lock().await.shutdown().await;
+        self.shared.desk.abandon();
+        self.shared.desk.settle().await;
+    }
+}
+
+/// Counts a unit until it ends, in whatever way.
+struct Counted<'a, W: Work>(&'a Shared<W>);
+
+impl<W: Work> Drop for Counted<'_, W> {
+    fn drop(&mut self) {
+        self.0.units.fetch_sub(1, Ordering::AcqRel);
+        self.0.desk.room_made();
+    }
+}
+
+/// How long it takes until the last row of a claim has begun.
+struct Started {
+    claimed: Instant,
+    rows: usize,
+    left: AtomicUsize,
+}
+
+impl Started {
+    fn of(rows: usize) -> Self {
+        Self {
+            claimed: Instant::now(),
+            rows,
+            left: AtomicUsize::new(rows),
+        }
+    }
+
+    fn one(&self, prefetch: &Prefetch) {
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            prefetch.learn(self.rows, self.claimed.elapsed());
+        }
+    }
+}

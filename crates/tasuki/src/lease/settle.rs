@@ -1,0 +1,355 @@
+//! Settling in groups: what ended while the last settlement was on its way shares the next.
+//!
+//! Whoever has something to settle puts it on the pile and, if nobody is at it, settles the
+//! whole pile: one statement for the successes, one for the rest. An idle system settles at
+//! once, a busy one in large groups, and no timer is involved.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sqlx::{Connection, PgConnection};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use super::tally::Tally;
+use super::{Fence, Line, Outcome, Settings, Work, give_back};
+use crate::testing::crash_point;
+use crate::transaction;
+use crate::worker::Wake;
+
+/// The first pause after a settlement that failed, and the longest.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// How claims ended that are not settled yet.
+pub(super) type Ended<D> = Vec<(Fence, Outcome<D>)>;
+
+/// Everything that this process holds, until it is settled.
+pub(super) struct Desk<W: Work> {
+    pub(super) work: W,
+    pub(super) settings: Settings,
+    pub(super) tally: Tally,
+    held: Mutex<HashMap<Fence, Held>>,
+    pile: Mutex<Ended<W::Done>>,
+    at_it: tokio::sync::Mutex<()>,
+    /// The last claim was full: whoever makes room wakes the next one.
+    pub(super) more: AtomicBool,
+    pub(super) wake: Wake,
+}
+
+/// One claim in work.
+struct Held {
+    /// Claimed or renewed at this time.
+    since: Instant,
+    /// Ends the work on this row alone.
+    abort: Option<AbortHandle>,
+    /// The work has ended; only the settlement is missing.
+    ended: bool,
+}
+
+impl<W: Work> Desk<W> {
+    pub(super) fn new(work: W, settings: Settings) -> Self {
+        Self {
+            tally: Tally::new(work.name()),
+            work,
+            settings,
+            held: Mutex::default(),
+            pile: Mutex::default(),
+            at_it: tokio::sync::Mutex::default(),
+            more: AtomicBool::new(false),
+            wake: Wake::default(),
+        }
+    }
+
+    /// Rows that are claimed and not settled yet.
+    pub(super) fn rows(&self) -> usize {
+        lock(&self.held).len()
+    }
+
+    pub(super) fn hold(&self, fences: impl Iterator<Item = Fence>, since: Instant) {
+        let mut held = lock(&self.held);
+        let fresh = || Held {
+            since,
+            abort: None,
+            ended: false,
+        };
+        held.extend(fences.map(|fence| (fence, fresh())));
+        self.tally.held(held.len());
+    }
+
+    /// Lets the loss of this claim end the work on it.
+    pub(super) fn abort_with(&self, fence: Fence, abort: AbortHandle) {
+        if let Some(held) = lock(&self.held).get_mut(&fence) {
+            held.abort = Some(abort);
+        }
+    }
+
+    /// The work on some rows has ended.
+    pub(super) fn ended(&self, ended: Ended<W::Done>) {
+        let mut held = lock(&self.held);
+        for (fence, _) in &ended {
+            if let Some(held) = held.get_mut(fence) {
+                held.ended = true;
+            }
+        }
+        drop(held);
+        lock(&self.pile).extend(ended);
+    }
+
+    /// Settles the pile, unless somebody is at it already, who will then find it.
+    pub(super) async fn settle(&self) {
+        loop {
+            let Ok(at_it) = self.at_it.try_lock() else {
+                return;
+            };
+            let mut taken = Taken::from(&self.pile);
+            let mut pause = PAUSE.0;
+            while let Err(error) = self.settle_group(&mut taken).await {
+                tracing::warn!(
+                    worker = self.work.name(),
+                    rows = taken.done.len() + taken.rest.len(),
+                    error = &error as &(dyn std::error::Error + 'static),
+                    "settlement failed, will retry",
+                );
+                // The leases run on meanwhile: what is lost by then is told as lost.
+                sleep(pause).await;
+                pause = (pause * 2).min(PAUSE.1);
+            }
+            drop(at_it);
+            // Somebody may have put more on the pile while it was ours, and left it to us.
+            if lock(&self.pile).is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// One group. What has been settled is taken out, also when the rest fails.
+    async fn settle_group(&self, taken: &mut Taken<'_, W::Done>) -> sqlx::Result<()> {
+        if taken.is_empty() {
+            return Ok(());
+        }
+        crash_point("lease.worked");
+        if !taken.done.is_empty() {
+            let mut line = self.line().await?;
+            let settled = self.work.settle(line.connection(), &taken.done).await?;
+            line.close().await?;
+            self.tally.done(settled.len());
+            if self.work.frees_others(&taken.done) {
+                self.wake.wake();
+            }
+            self.let_go(taken.done.drain(..).map(|(fence, _)| fence), &settled);
+        }
+        crash_point("lease.settled");
+        if !taken.rest.is_empty() {
+            let settled = self.put_back(&taken.rest).await?;
+            self.let_go(taken.rest.drain(..).map(|(fence, _)| fence), &settled);
+        }
+        Ok(())
+    }
+
+    async fn line(&self) -> sqlx::Result<Line> {
+        Line::open(&self.settings.pool, self.settings.route).await
+    }
+
+    async fn put_back(&self, rest: &Ended<W::Done>) -> sqlx::Result<Vec<Uuid>> {
+        let leases = self.work.leases();
+        let any_dead = rest
+            .iter()
+            .any(|(_, outcome)| matches!(outcome, Outcome::Dead { .. }));
+        let settled = if any_dead {
+            let mut dying = transaction::begin(&self.settings.pool).await?;
+            let settled = leases.put_back(&mut dying, rest).await?;
+            self.bury(&mut dying, rest, &settled).await?;
+            crash_point("lease.buried");
+            transaction::commit(dying).await?;
+            settled
+        } else {
+            let mut line = self.line().await?;
+            let settled = leases.put_back(line.connection(), rest).await?;
+            line.close().await?;
+            settled
+        };
+        let kept: HashSet<Uuid> = settled.iter().copied().collect();
+        for (fence, outcome) in rest {
+            if kept.contains(&fence.id) {
+                self.tell(fence, outcome);
+            }
+        }
+        Ok(settled)
+    }
+
+    /// Lets the work do what belongs to a death, in the same transaction but without a vote.
+    async fn bury(
+        &self,
+        transaction: &mut PgConnection,
+        rest: &Ended<W::Done>,
+        settled: &[Uuid],
+    ) -> sqlx::Result<()> {
+        let dead: Vec<(Uuid, String)> = rest
+            .iter()
+            .filter(|(fence, _)| settled.contains(&fence.id))
+            .filter_map(|(fence, outcome)| match outcome {
+                Outcome::Dead { error } => Some((fence.id, error.clone())),
+                _ => None,
+            })
+            .collect();
+        if dead.is_empty() {
+            return Ok(());
+        }
+        let mut savepoint = transaction.begin().await?;
+        match self.work.bury(&mut savepoint, &dead).await {
+            Ok(()) => savepoint.commit().await,
+            Err(error) => {
+                tracing::error!(
+                    worker = self.work.name(),
+                    error = &error as &(dyn std::error::Error + 'static),
+                    "the hook for dead rows failed, they are dead all the same",
+                );
+                savepoint.rollback().await
+            }
+        }
+    }
+
+    fn tell(&self, fence: &Fence, outcome: &Outcome<W::Done>) {
+        let worker = self.work.name();
+        match outcome {
+            Outcome::Done(_) => {}
+            Outcome::Retry { after, error } => {
+                self.tally.retry();
+                let retry_in_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+                tracing::warn!(worker, row.id = %fence.id, retry_in_ms, error, "row failed, will retry");
+            }
+            Outcome::Back { after, error } => {
+                self.tally.back();
+                let retry_in_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+                tracing::debug!(worker, row.id = %fence.id, retry_in_ms, error, "row given back");
+            }
+            Outcome::Dead { error } => {
+                self.tally.dead();
+                tracing::error!(worker, row.id = %fence.id, error, "row is dead");
+            }
+        }
+    }
+
+    /// These claims are over: `settled` by us, the others by somebody who took them.
+    fn let_go(&self, fences: impl Iterator<Item = Fence>, settled: &[Uuid]) {
+        let settled: HashSet<Uuid> = settled.iter().copied().collect();
+        let mut lost = Vec::new();
+        let mut held = lock(&self.held);
+        for fence in fences {
+            held.remove(&fence);
+            if !settled.contains(&fence.id) {
+                lost.push(fence);
+            }
+        }
+        self.tally.held(held.len());
+        drop(held);
+        self.lost(&lost);
+        self.room_made();
+    }
+
+    /// There is room for more rows: if there are any, the next tick should come now.
+    pub(super) fn room_made(&self) {
+        if self.more.load(Ordering::Acquire) {
+            self.wake.wake();
+        }
+    }
+
+    fn lost(&self, lost: &[Fence]) {
+        self.tally.lost(lost.len());
+        for fence in lost {
+            tracing::warn!(worker = self.work.name(), row.id = %fence.id, "lock lost");
+        }
+    }
+
+    /// Renews every claim that is older than a third of the lease, and ends the work on those
+    /// that were lost.
+    pub(super) async fn renew(&self) -> sqlx::Result<()> {
+        let old: Vec<Fence> = lock(&self.held)
+            .iter()
+            .filter(|(_, held)| !held.ended && held.since.elapsed() >= self.settings.lease / 3)
+            .map(|(fence, _)| *fence)
+            .collect();
+        if old.is_empty() {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let mut line = self.line().await?;
+        let leases = self.work.leases();
+        let kept = leases.renew(line.connection(), &old, self.settings.lease);
+        let kept = kept.await?;
+        line.close().await?;
+        let kept: HashSet<Uuid> = kept.into_iter().collect();
+        let mut lost = Vec::new();
+        let mut held = lock(&self.held);
+        for fence in old {
+            let Some(mine) = held.get_mut(&fence) else {
+                continue; // Settled while we asked.
+            };
+            if kept.contains(&fence.id) {
+                mine.since = now;
+            } else if !mine.ended {
+                lost.push(fence);
+                if let Some(abort) = held.remove(&fence).and_then(|gone| gone.abort) {
+                    abort.abort();
+                }
+            }
+        }
+        drop(held);
+        self.lost(&lost);
+        Ok(())
+    }
+
+    /// Puts everything that is still held on the pile, to be given back.
+    pub(super) fn abandon(&self) {
+        let mut pile = lock(&self.pile);
+        let ended: HashSet<Fence> = pile.iter().map(|(fence, _)| *fence).collect();
+        let held = lock(&self.held);
+        let open = held.keys().filter(|fence| !ended.contains(fence));
+        pile.extend(open.map(|fence| (*fence, give_back())));
+    }
+}
+
+/// A pile that was taken to be settled. What is not settled, because the settler was cut,
+/// goes back on the pile.
+struct Taken<'a, D> {
+    pile: &'a Mutex<Ended<D>>,
+    done: Vec<(Fence, D)>,
+    rest: Ended<D>,
+}
+
+impl<'a, D> Taken<'a, D> {
+    fn from(pile: &'a Mutex<Ended<D>>) -> Self {
+        let ended = std::mem::take(&mut *lock(pile));
+        let mut done = Vec::with_capacity(ended.len());
+        let mut rest = Vec::new();
+        for (fence, outcome) in ended {
+            match outcome {
+                Outcome::Done(told) => done.push((fence, told)),
+                outcome => rest.push((fence, outcome)),
+            }
+        }
+        Self { pile, done, rest }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.done.is_empty() && self.rest.is_empty()
+    }
+}
+
+impl<D> Drop for Taken<'_, D> {
+    fn drop(&mut self) {
+        if !self.is_empty() {
+            let done = self.done.drain(..);
+            let mut pile = lock(self.pile);
+            pile.extend(done.map(|(fence, told)| (fence, Outcome::Done(told))));
+            pile.append(&mut self.rest);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,242 @@
+//! Claims: lost, renewed, given back.
+
+use tasuki::worker::Stopped;
+use tasuki_testkit::eventually;
+use tokio::sync::Notify;
+
+use super::*;
+
+/// A handler that says that it has begun, and then waits to be let on.
+#[derive(Clone, Debug, Default)]
+struct Gate {
+    begun: Arc<Notify>,
+    open: Arc<Notify>,
+}
+
+impl Gate {
+    async fn pass(&self) {
+        self.begun.notify_one();
+        self.open.notified().await;
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_was_away_for_longer_than_its_lease_settles_nothing() {
+    let bench = Bench::new().await;
+    let (gate, heard) = (Gate::default(), Heard::listen());
+    let inside = gate.clone();
+    let slow = bench.worker(move |_, _| {
+        let gate = inside.clone();
+        async move {
+            gate.pass().await;
+            Ok(())
+        }
+    });
+    let quick = bench.worker(|_, _| async { Err(Failure::retry("by the second worker")) });
+    bench.push(&unique("a")).await;
+
+    let (claimed, ()) = tokio::join!(slow.drain(), async {
+        gate.begun.notified().await;
+        bench.expire().await;
+        assert_eq!(quick.drain().await.unwrap(), 1);
+        gate.open.notify_one();
+    });
+
+    assert_eq!(claimed.unwrap(), 1);
+    assert_eq!(heard.lost(), 1);
+    // The lost attempt and the failed one; the late success changed nothing.
+    assert_eq!(bench.only().await, ("PENDING".to_owned(), 2));
+    let error = bench.text("SELECT last_error FROM app.jobs").await;
+    assert_eq!(error.as_deref(), Some("by the second worker"));
+    assert_eq!(
+        bench.number("SELECT count(*) FROM app.job_uniques").await,
+        1
+    );
+}
+
+#[tokio::test]
+async fn a_worker_that_reclaims_its_own_job_is_fenced_from_its_own_past() {
+    let bench = Bench::new().await;
+    let (gate, heard) = (Gate::default(), Heard::listen());
+    let inside = gate.clone();
+    let worker = bench.worker(move |_, context: Context| {
+        let gate = inside.clone();
+        async move {
+            if context.attempt() == 1 {
+                gate.pass().await;
+                return Ok(());
+            }
+            Err(Failure::retry("the second attempt"))
+        }
+    });
+    bench.push(&task("a")).await;
+    let supervisor = start(worker);
+    gate.begun.notified().await;
+    bench.expire().await;
+    eventually("the second attempt has failed", async || {
+        (bench.only().await == ("PENDING".to_owned(), 2)).then_some(())
+    })
+    .await;
+
+    gate.open.notify_one();
+    eventually("the first one's success is refused", async || {
+        (heard.lost() == 1).then_some(())
+    })
+    .await;
+
+    assert_eq!(bench.only().await, ("PENDING".to_owned(), 2));
+    assert_eq!(supervisor.stop(GRACE).await, Stopped::Finished);
+}
+
+#[tokio::test]
+async fn a_job_that_outlives_its_lease_is_renewed_and_runs_once() {
+    let bench = Bench::new().await;
+    let ran = Ran::default();
+    let lease = Duration::from_millis(600);
+    let workers = [0, 1].map(|_| {
+        let seen = ran.clone();
+        let registry = Registry::new().on::<Task, _>(move |_, _| {
+            let seen = seen.clone();
+            async move {
+                seen.add("begun");
+                // sleep: the subject is time itself, three leases of it.
+                tokio::time::sleep(lease * 3).await;
+                Ok::<(), Failure>(())
+            }
+        });
+        // The poll is longer than the lease: renewals must not depend on it.
+        let queue = Queue::new("default").lease(lease).poll(HOUR);
+        start(bench.worker_of(&queue, &registry))
+    });
+    bench.push(&task("long")).await;
+    eventually("it has finished", async || {
+        bench.jobs.ring(); // Whoever may claim it again, does.
+        (bench.left().await == 0).then_some(())
+    })
+    .await;
+
+    assert_eq!(ran.names(), ["begun"]);
+    for supervisor in workers {
+        assert_eq!(supervisor.stop(GRACE).await, Stopped::Finished);
+    }
+}
+
+#[tokio::test]
+async fn a_lost_claim_ends_its_work_at_the_next_renewal() {
+    let bench = Bench::new().await;
+    let gate = Gate::default();
+    let token = Arc::new(Mutex::new(None));
+    let (inside, given) = (gate.clone(), Arc::clone(&token));
+    let registry = Registry::new().on::<Task, _>(move |_, context: Context| {
+        *given.lock().unwrap() = Some(context.cancelled().clone());
+        let gate = inside.clone();
+        async move {
+            gate.pass().await;
+            Ok::<(), Failure>(())
+        }
+    });
+    let queue = default_queue().lease(Duration::from_millis(600));
+    bench.push(&task("a")).await;
+    let supervisor = start(bench.worker_of(&queue, &registry));
+    gate.begun.notified().await;
+    // Somebody else has it.
+    bench
+        .execute(
+            "UPDATE app.jobs SET claim_token = gen_random_uuid(), lease_until = now() + interval '1 h'",
+        )
+        .await;
+
+    eventually("the token is fired", async || {
+        let token = token.lock().unwrap();
+        token
+            .as_ref()
+            .is_some_and(tokio_util::sync::CancellationToken::is_cancelled)
+            .then_some(())
+    })
+    .await;
+    assert_eq!(supervisor.stop(GRACE).await, Stopped::Finished);
+    assert_eq!(bench.only().await.0, "PROCESSING");
+}
+
+#[tokio::test]
+async fn a_stop_lets_the_running_finish_and_gives_the_waiting_back_at_once() {
+    let bench = Bench::new().await;
+    let (gate, ran) = (Gate::default(), Ran::default());
+    let (inside, seen) = (gate.clone(), ran.clone());
+    let registry = Registry::new().on::<Task, _>(move |job: Task, context: Context| {
+        let (gate, seen) = (inside.clone(), seen.clone());
+        async move {
+            if job.name == "slow" {
+                gate.begun.notify_one();
+                context.stopping().cancelled().await;
+                gate.open.notified().await;
+                seen.add("slow");
+            }
+            Ok::<(), Failure>(())
+        }
+    });
+    let worker = bench.worker_of(&default_queue().concurrency(1), &registry);
+    // Quick jobs teach the worker to hold more than it can run.
+    let mut connection = bench.pool().acquire().await.unwrap();
+    let quick: Vec<_> = (0..300).map(|_| task("quick")).collect();
+    bench
+        .jobs
+        .enqueue_all(&mut connection, &quick)
+        .await
+        .unwrap();
+    worker.drain().await.unwrap();
+    let slow: Vec<_> = (0..10).map(|_| task("slow")).collect();
+    bench
+        .jobs
+        .enqueue_all(&mut connection, &slow)
+        .await
+        .unwrap();
+    let supervisor = start(worker);
+    gate.begun.notified().await;
+    let claimed = "SELECT count(*) FROM app.jobs WHERE status = 'PROCESSING'";
+    eventually("more are held than run", async || {
+        (bench.number(claimed).await > 1).then_some(())
+    })
+    .await;
+
+    let (stopped, ()) = tokio::join!(supervisor.stop(GRACE), async {
+        eventually("only the running one is held", async || {
+            (bench.number(claimed).await == 1).then_some(())
+        })
+        .await;
+        gate.open.notify_one();
+    });
+
+    assert_eq!(stopped, Stopped::Finished);
+    assert_eq!(ran.names(), ["slow"]);
+    let waiting = "SELECT count(*) FROM app.jobs WHERE status = 'PENDING' AND attempt_count = 0
+        AND next_retry_at <= now() AND claim_token IS NULL";
+    assert_eq!(bench.number(waiting).await, 9);
+}
+
+#[tokio::test]
+async fn a_job_that_is_cut_by_a_stop_goes_back_at_once_and_costs_nothing() {
+    let bench = Bench::new().await;
+    let gate = Gate::default();
+    let inside = gate.clone();
+    let worker = bench.worker(move |_, _| {
+        let gate = inside.clone();
+        async move {
+            gate.pass().await;
+            Ok(())
+        }
+    });
+    bench.push(&task("a")).await;
+    let supervisor = start(worker);
+    gate.begun.notified().await;
+
+    assert_eq!(
+        supervisor.stop(Duration::from_millis(1)).await,
+        Stopped::Cut
+    );
+
+    assert_eq!(bench.only().await, ("PENDING".to_owned(), 0));
+    let ran = Ran::default();
+    assert_eq!(bench.worker(ran.handler()).drain().await.unwrap(), 1);
+    assert_eq!(ran.names(), ["a"]);
+}
