@@ -13,6 +13,7 @@
 #![warn(missing_docs)]
 
 pub mod batch;
+pub mod bus;
 pub mod idempotency;
 pub mod inbox;
 pub mod jobs;

@@ -1,0 +1,224 @@
+//! The worker that reads a stream and hands its messages on, a batch at a time.
+//!
+//! A [`Consumer`] makes sure that stream and durable exist, fetches a batch, gives it to its
+//! [`Handler`], and tells the broker what became of each message strictly after the handler
+//! has returned, which is after its transaction has committed. A crash in between delivers
+//! again, so a handler records every id in its inbox.
+//!
+//! What holds:
+//! - A batch that takes long is kept alive; one that a stop cuts off is given back at once.
+//! - A handler that fails as a whole, or panics, costs every message of the batch one retry
+//!   with a delay that grows with its deliveries, and the worker backs off besides. There is
+//!   no limit of deliveries that an outage could use up: messages are bounded by the age
+//!   limit of the stream, and [`published_at`](super::Delivered::published_at) lets a handler
+//!   give up earlier.
+//! - A stream that was deleted and made again, or that lost its end, is noticed: at every
+//!   reconnect and every few seconds the consumer compares when the stream was created and
+//!   which message stands where it last read. After a loss it starts the stream over, because
+//!   numbers are used again and what is new may stand below where it had been.
+//!
+//! Not promised: order. A message that is retried comes after later ones; handlers that care
+//! compare versions.
+
+mod settle;
+mod watch;
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{Either, select};
+use tokio::sync::Mutex;
+use tokio::time::sleep;
+use tracing::Instrument;
+
+use self::watch::Open;
+use super::{ConsumerSpec, Delivery, Streams, Subscriber, Subscription};
+use crate::testing::crash_point;
+use crate::worker::{Error, Tick, Worker};
+
+/// What is to become of a delivery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// Its effect is committed, now or earlier: acknowledged.
+    Done,
+    /// Not now: delivered again.
+    Retry {
+        /// When; `None` for a delay that grows with the number of deliveries.
+        after: Option<Duration>,
+    },
+    /// Never: the message itself is at fault. It is not delivered again, and the stream keeps
+    /// it until its age limit; a handler that wants it kept for longer writes a dead letter
+    /// before it says this.
+    Reject {
+        /// Why, for the broker's advisory and the log.
+        reason: String,
+    },
+}
+
+/// What a service does with the messages of a stream.
+pub trait Handler: Send + Sync + 'static {
+    /// Works on `batch` and says for each delivery, in order, what is to become of it.
+    ///
+    /// Everything that must hold when a delivery is [`Done`](Verdict::Done) is committed when
+    /// this returns. An error, or a wrong number of verdicts, stands for the whole batch: all
+    /// of it is delivered again. Dropping the future at any await must be safe.
+    fn handle(
+        &self,
+        batch: &[Delivery],
+    ) -> impl Future<Output = Result<Vec<Verdict>, Error>> + Send;
+}
+
+/// Reads one durable and hands its messages to a [`Handler`]. Run it under a
+/// [`Supervisor`](crate::worker::Supervisor), in as many processes as you like.
+pub struct Consumer<B: Subscriber, H> {
+    name: String,
+    bus: B,
+    spec: ConsumerSpec,
+    handler: H,
+    max_batch: usize,
+    wait: Duration,
+    open: Mutex<Open<B::Subscription>>,
+    /// What is being worked on, to be given back if that is cut.
+    held: std::sync::Mutex<Option<Arc<[Delivery]>>>,
+}
+
+impl<B: Subscriber + Streams, H: Handler> Consumer<B, H> {
+    /// A consumer of `spec`. `name` is its name as a worker: `<service>.<noun>`.
+    pub fn new(name: impl Into<String>, bus: B, spec: ConsumerSpec, handler: H) -> Self {
+        Self {
+            name: name.into(),
+            bus,
+            spec,
+            handler,
+            max_batch: 500,
+            wait: Duration::from_secs(1),
+            open: Mutex::default(),
+            held: std::sync::Mutex::default(),
+        }
+    }
+
+    /// The same, handing over at most `max` messages at a time. More cost fewer transactions,
+    /// and repeat more after a crash.
+    #[must_use]
+    pub fn with_max_batch(mut self, max: usize) -> Self {
+        self.max_batch = max.max(1);
+        self
+    }
+
+    /// The same, waiting so long for a message before it says that there is none. A stop
+    /// waits for that too.
+    #[must_use]
+    pub fn with_wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    async fn work(&self, batch: Vec<Delivery>) -> Result<(), Error> {
+        let batch: Arc<[Delivery]> = batch.into();
+        self.hold(Some(Arc::clone(&batch)));
+        let span = tracing::info_span!(
+            "consume",
+            consumer = &*self.spec.durable,
+            stream = &*self.spec.stream.name,
+            batch.messages = batch.len(),
+        );
+        let handled = self.handle(&batch).instrument(span).await;
+        crash_point("consumer.handled");
+        let (verdicts, failure) = match handled {
+            Ok(verdicts) if verdicts.len() == batch.len() => (verdicts, None),
+            Ok(verdicts) => {
+                let (given, wanted) = (verdicts.len(), batch.len());
+                let why = format!("the handler gave {given} verdicts for {wanted} messages");
+                (settle::retry_all(&batch), Some(why.into()))
+            }
+            Err(error) => (settle::retry_all(&batch), Some(error)),
+        };
+        settle::settle(&self.spec.durable, &batch, &verdicts).await;
+        self.hold(None);
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Runs the handler, and tells the broker meanwhile that the batch is alive.
+    async fn handle(&self, batch: &[Delivery]) -> Result<Vec<Verdict>, Error> {
+        // A handler that panicked has left nothing behind that a crash would not.
+        let handled = AssertUnwindSafe(self.handler.handle(batch)).catch_unwind();
+        let alive = keep_alive(batch, self.spec.ack_wait / 3);
+        match select(std::pin::pin!(handled), std::pin::pin!(alive)).await {
+            Either::Left((Ok(verdicts), _)) => verdicts,
+            Either::Left((Err(_panic), _)) => Err("the handler panicked".into()),
+            Either::Right((never, _)) => match never {},
+        }
+    }
+
+    fn hold(&self, batch: Option<Arc<[Delivery]>>) -> Option<Arc<[Delivery]>> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *held, batch)
+    }
+
+    /// Gives back what a cut tick left: somebody else may take it at once.
+    async fn give_back(&self) {
+        if let Some(batch) = self.hold(None) {
+            settle::give_back(&self.spec.durable, &batch).await;
+        }
+    }
+}
+
+impl<B: Subscriber + Streams, H: Handler> Worker for Consumer<B, H> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn poll_interval(&self) -> Duration {
+        // The tick itself waits for messages.
+        const LEAST: Duration = Duration::from_millis(1);
+        const POLL: Duration = Duration::from_millis(200);
+        POLL.saturating_sub(self.wait).max(LEAST)
+    }
+
+    async fn tick(&self) -> Result<Tick, Error> {
+        self.give_back().await;
+        let mut open = self.open.lock().await;
+        let subscription = open.subscription(&self.bus, &self.spec).await?;
+        let fetched = subscription.fetch(self.max_batch, self.wait).await;
+        let batch = match fetched {
+            Ok(batch) => batch,
+            Err(error) => {
+                // The next tick opens anew and compares.
+                open.close();
+                return Err(error.into());
+            }
+        };
+        if batch.is_empty() {
+            return Ok(Tick::Idle);
+        }
+        open.has_read(&batch);
+        self.work(batch).await?;
+        Ok(Tick::Worked)
+    }
+
+    async fn release(&self) {
+        self.give_back().await;
+    }
+}
+
+async fn keep_alive(batch: &[Delivery], period: Duration) -> Infallible {
+    loop {
+        sleep(period).await;
+        settle::in_progress(batch).await;
+    }
+}
+
+impl<B: Subscriber, H> fmt::Debug for Consumer<B, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer")
+            .field("name", &self.name)
+            .field("spec", &self.spec)
+            .finish_non_exhaustive()
+    }
+}
