@@ -19,6 +19,7 @@ pub mod inbox;
 pub mod jobs;
 pub mod lease;
 pub mod migrate;
+pub mod outbox;
 pub mod retry;
 pub mod testing;
 pub mod upkeep;

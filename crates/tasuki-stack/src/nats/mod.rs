@@ -3,7 +3,7 @@
 mod cluster;
 mod config;
 
-use std::{io, ops::Deref, sync::Arc, time::Duration};
+use std::{io, ops::Deref, path::PathBuf, sync::Arc, time::Duration};
 
 use async_nats::{Client, ConnectOptions, ServerAddr, jetstream};
 use rustix::process::Signal;
@@ -90,6 +90,11 @@ impl Nats {
         } else {
             ConnectOptions::new()
         }
+    }
+
+    /// The folder of its streams, for those who roll it back to an older copy while it is down.
+    pub fn store(&self) -> PathBuf {
+        self.home().path("nats")
     }
 
     /// The server's name, as stream and cluster information gives it.

@@ -12,6 +12,7 @@ mod idempotency_set;
 mod inbox;
 mod jobs;
 mod migrate;
+mod outbox;
 mod retry;
 mod upkeep;
 mod worker;

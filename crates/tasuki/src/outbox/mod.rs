@@ -1,0 +1,127 @@
+//! Transactional outbox: an event leaves this database if, and only if, the transaction that
+//! wrote it commits.
+//!
+//! [`Outbox::enqueue`] runs in the caller's transaction. A [`Relay`] publishes committed events
+//! afterwards, at least once each, in batches; a [`Reconciler`] notices that the broker has lost
+//! what it had acknowledged, and sends it again. So an event may arrive twice, also after days:
+//! every consumer pairs this module with an [inbox](crate::inbox).
+//!
+//! Invariants: a row leaves `outbox_events` only when the broker has acknowledged it, and
+//! then it stays in `outbox_published`, with the place where the broker said that it is, for as
+//! long as the broker may lose it. A broker that can't be reached costs an event nothing.
+//!
+//! Order: events with the same [ordering key](Event::ordered_by) are published in the order in
+//! which they were enqueued, provided that their writers are serialised (they lock the
+//! aggregate, as they do who number its versions). Keys are served in turn, so a busy one
+//! holds up no other. Events without a key are published in any order, the oldest first.
+//!
+//! Not promised: order after an event of the key has died, was redriven, or was lost by the
+//! broker and sent again. Consumers that care compare versions. Not here: payload schemas, and
+//! the retention of published events (the [upkeep](crate::upkeep) worker).
+
+mod event;
+mod reconcile;
+mod relay;
+mod routes;
+mod store;
+
+use std::sync::Arc;
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+pub use event::{Event, InvalidEvent};
+pub use reconcile::{Reconciler, Suspicion};
+pub use relay::{Published, Relay, RelaySettings, relay};
+pub use routes::Routes;
+pub use store::EventRow;
+
+use crate::Schema;
+use crate::worker::Bell;
+
+/// The outbox in one schema. Clones are the same outbox, and share its bell.
+#[derive(Clone, Debug)]
+pub struct Outbox {
+    store: Arc<store::Store>,
+    bell: Bell,
+}
+
+/// Why an event was not written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The event can't be sent, and was refused before the database saw it: the transaction is
+    /// as it was.
+    #[error("the event can't be sent")]
+    Invalid(#[from] InvalidEvent),
+    /// The database refused it; the transaction is over.
+    #[error("the outbox could not be written")]
+    Store(#[from] sqlx::Error),
+}
+
+impl Outbox {
+    /// The outbox in `schema`, whose tables [`migrate`](crate::migrate()) has installed.
+    #[must_use]
+    pub fn new(schema: &Schema) -> Self {
+        Self {
+            store: Arc::new(store::Store::new(schema)),
+            bell: Bell::new(),
+        }
+    }
+
+    /// Writes `event` in the caller's transaction: it is published if that commits, and only
+    /// then. [`ring`](Self::ring) afterwards saves the wait for the relay's poll.
+    ///
+    /// # Errors
+    /// When the event can't be sent, or the database refuses it.
+    pub async fn enqueue(
+        &self,
+        transaction: &mut PgConnection,
+        event: &Event,
+    ) -> Result<Uuid, Error> {
+        event.check()?;
+        self.store.insert(transaction, event).await?;
+        Ok(event.id)
+    }
+
+    /// Writes many events, in one statement; events of one key keep the order of the slice.
+    ///
+    /// # Errors
+    /// When one of them can't be sent, or the database refuses one: then none is written.
+    pub async fn enqueue_all(
+        &self,
+        transaction: &mut PgConnection,
+        events: &[Event],
+    ) -> Result<(), Error> {
+        for event in events {
+            event.check()?;
+        }
+        if !events.is_empty() {
+            self.store.insert_all(transaction, events).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the relays, here and in other processes, that something was committed.
+    pub fn ring(&self) {
+        self.bell.ring();
+    }
+
+    /// The bell that [`ring`](Self::ring) rings, for a [`Ringer`](crate::worker::Ringer).
+    #[must_use]
+    pub const fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// The channel on which relays of other processes are told.
+    #[must_use]
+    pub fn channel(&self) -> &str {
+        self.store.channel()
+    }
+
+    /// Every statement, for a test that prepares them all.
+    #[doc(hidden)]
+    pub fn statements(&self) -> impl Iterator<Item = &str> {
+        self.store.statements()
+    }
+}

@@ -1,0 +1,215 @@
+//! The outbox's statements, as text: `{schema}` is rendered once.
+
+use crate::lease::{Letter, Table};
+
+pub(super) const TABLE: Table = Table {
+    name: "outbox_events",
+    key: "event_id",
+    claimed: "IN_FLIGHT",
+    columns: "t.seq, t.event_type, t.aggregate_key, t.ordering_key, t.payload, t.traceparent, \
+              t.occurred_at, t.next_retry_at, \
+              extract(EPOCH FROM now() - t.created_at)::float8 AS age",
+    with: PICK_WITH,
+    pick: "SELECT ctid FROM ordered UNION ALL SELECT ctid FROM unordered",
+    letter: Letter {
+        queue: "'outbox'",
+        kind: "event_type",
+        payload: "payload",
+    },
+    lost_claim_counts: false,
+};
+
+/// `$1` limit, `$5` key to go on after, `$6` due time to begin at, `$7` keys, `$8` events per key.
+///
+/// Ordered events: `keys` walks from key to key, one probe of the index each, so a key with a
+/// long backlog costs what any other does. The first live row of a key is its lock: `heads`
+/// locks it if it may be claimed, and whoever has it may take the rows behind it (`ordered`),
+/// up to the first that may not be claimed. A head that is waiting for its retry, or in
+/// somebody's hands, thus holds up its own key and no other.
+pub(super) const PICK_WITH: &str = "
+keys AS (
+    (
+        SELECT t.ordering_key, t.seq, 1::bigint AS nth
+        FROM {table} AS t
+        WHERE t.ordering_key > $5 AND t.next_retry_at < 'infinity'
+        ORDER BY t.ordering_key, t.seq
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT further.ordering_key, further.seq, keys.nth + 1
+    FROM keys
+    CROSS JOIN LATERAL (
+        SELECT t.ordering_key, t.seq
+        FROM {table} AS t
+        WHERE t.ordering_key > keys.ordering_key AND t.next_retry_at < 'infinity'
+        ORDER BY t.ordering_key, t.seq
+        LIMIT 1
+    ) AS further
+    WHERE keys.nth < $7
+),
+
+heads AS MATERIALIZED (
+    SELECT head.ordering_key, head.seq
+    FROM keys
+    CROSS JOIN LATERAL (
+        SELECT t.ordering_key, t.seq
+        FROM {table} AS t
+        WHERE t.ordering_key = keys.ordering_key AND t.seq = keys.seq AND {claimable}
+        FOR UPDATE SKIP LOCKED
+    ) AS head
+),
+
+ordered AS MATERIALIZED (
+    SELECT run.ctid
+    FROM heads
+    CROSS JOIN LATERAL (
+        SELECT t.ctid, bool_and({claimable}) OVER (ORDER BY t.seq) AS unbroken
+        FROM {table} AS t
+        WHERE t.ordering_key = heads.ordering_key
+            AND t.seq >= heads.seq
+            AND t.next_retry_at < 'infinity'
+        ORDER BY t.seq
+        LIMIT $8
+    ) AS run
+    WHERE run.unbroken
+    LIMIT $1
+),
+
+unordered AS MATERIALIZED (
+    SELECT t.ctid
+    FROM {table} AS t
+    WHERE t.ordering_key IS NULL AND t.next_retry_at >= $6 AND {claimable}
+    ORDER BY t.next_retry_at, t.seq
+    LIMIT $1
+    FOR UPDATE SKIP LOCKED
+),
+
+place AS (
+    SELECT max(ordering_key) FILTER (WHERE nth = $7) AS place FROM keys
+)";
+
+pub(super) const INSERT: &str = "
+INSERT INTO {schema}.outbox_events
+    (event_id, event_type, aggregate_key, ordering_key, payload, traceparent, occurred_at)
+VALUES ($1, $2, $3, $4, $5, $6, coalesce($7, now()))";
+
+pub(super) const INSERT_ALL: &str = "
+INSERT INTO {schema}.outbox_events
+    (event_id, event_type, aggregate_key, ordering_key, payload, traceparent, occurred_at)
+SELECT id, event_type, aggregate_key, ordering_key, payload, traceparent, coalesce(occurred_at, now())
+FROM unnest($1::uuid [], $2::text [], $3::text [], $4::text [], $5::bytea [], $6::text [], $7::timestamptz [])
+    WITH ORDINALITY AS event (
+        id, event_type, aggregate_key, ordering_key, payload, traceparent, occurred_at, nth
+    )
+ORDER BY nth";
+
+pub(super) const SETTLE: &str = "
+WITH gone AS (
+    DELETE FROM {schema}.outbox_events AS t
+    USING unnest($1::uuid [], $2::uuid [], $3::text [], $4::timestamptz [], $5::bigint [])
+        AS mine (id, token, stream, stream_created_at, stream_seq)
+    WHERE t.event_id = mine.id AND t.claim_token = mine.token AND t.status = 'IN_FLIGHT'
+    RETURNING t.*, mine.stream, mine.stream_created_at, mine.stream_seq
+)
+
+INSERT INTO {schema}.outbox_published
+    ({moved}, stream, stream_created_at, stream_seq)
+SELECT {moved}, stream, stream_created_at, stream_seq FROM gone
+RETURNING event_id";
+
+/// What a row keeps on its way between the two tables.
+pub(super) const MOVED: &str = "event_id, seq, event_type, aggregate_key, ordering_key, payload, traceparent, \
+                     occurred_at, attempt_count, created_at";
+
+pub(super) const ELSEWHERE: &str = "
+SELECT
+    EXISTS (
+        SELECT FROM {schema}.outbox_published WHERE stream = $1 AND stream_created_at < $2
+    ) OR EXISTS (
+        SELECT FROM {schema}.outbox_published WHERE stream = $1 AND stream_created_at > $2
+    )";
+
+pub(super) const NEWEST: &str = "
+SELECT event_id, stream_seq
+FROM {schema}.outbox_published
+WHERE stream = $1 AND stream_created_at = $2
+ORDER BY stream_seq DESC
+LIMIT 1";
+
+/// Of a stream that there is now: the highest of the one that was created last.
+pub(super) const HIGHEST: &str = "
+SELECT (
+    SELECT stream_seq
+    FROM {schema}.outbox_published
+    WHERE stream = $1
+    ORDER BY stream_created_at DESC, stream_seq DESC
+    LIMIT 1
+)";
+
+pub(super) const AT_OR_AFTER: &str = "
+SELECT event_id, stream_seq
+FROM {schema}.outbox_published
+WHERE stream = $1 AND stream_created_at = $2 AND stream_seq >= $3
+ORDER BY stream_seq
+LIMIT $4";
+
+pub(super) const REUSED: &str = "
+SELECT EXISTS (
+    SELECT FROM {schema}.outbox_published
+    WHERE stream = $1 AND stream_created_at = $2 AND stream_seq >= $3
+    GROUP BY stream_seq
+    HAVING count(*) > 1
+)";
+
+/// The row gets its old place back, so that events of one key are sent again in their order.
+pub(super) const SEND_AGAIN: &str = "
+WITH lost AS (
+    DELETE FROM {schema}.outbox_published AS t
+    USING unnest($3::uuid [], $4::bigint []) AS gone (event_id, stream_seq)
+    WHERE t.stream = $1
+        AND t.stream_created_at = $2
+        AND t.stream_seq = gone.stream_seq
+        AND t.event_id = gone.event_id
+    RETURNING t.*
+)
+
+INSERT INTO {schema}.outbox_events ({moved})
+OVERRIDING SYSTEM VALUE
+SELECT {moved} FROM lost ORDER BY seq
+ON CONFLICT (event_id) DO NOTHING";
+
+pub(super) const SEND_AGAIN_ELSEWHERE: &str = "
+WITH chosen AS (
+    SELECT stream_created_at, stream_seq, event_id
+    FROM {schema}.outbox_published
+    WHERE stream = $1 AND stream_created_at < $2
+    ORDER BY stream_created_at, stream_seq
+    LIMIT $3
+),
+
+chosen_later AS (
+    SELECT stream_created_at, stream_seq, event_id
+    FROM {schema}.outbox_published
+    WHERE stream = $1 AND stream_created_at > $2
+    ORDER BY stream_created_at, stream_seq
+    LIMIT $3
+),
+
+lost AS (
+    DELETE FROM {schema}.outbox_published AS t
+    USING (TABLE chosen UNION ALL TABLE chosen_later) AS gone
+    WHERE t.stream = $1
+        AND t.stream_created_at = gone.stream_created_at
+        AND t.stream_seq = gone.stream_seq
+        AND t.event_id = gone.event_id
+    RETURNING t.*
+),
+
+sent AS (
+    INSERT INTO {schema}.outbox_events ({moved})
+    OVERRIDING SYSTEM VALUE
+    SELECT {moved} FROM lost ORDER BY seq
+    ON CONFLICT (event_id) DO NOTHING
+)
+
+SELECT count(*) FROM lost";
