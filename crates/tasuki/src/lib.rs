@@ -12,8 +12,10 @@
 
 #![warn(missing_docs)]
 
+pub mod admin;
 pub mod batch;
 pub mod bus;
+pub mod dlq;
 pub mod idempotency;
 pub mod inbox;
 pub mod jobs;

@@ -2,10 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
+mod admin;
 mod batch;
 mod bus;
 mod counted;
+mod dlq;
 mod dropped;
+mod graveyard;
 mod idempotency;
 mod idempotency_layer;
 mod idempotency_set;
