@@ -1,6 +1,6 @@
 # Every verb does its own set-up. The logic is in scripts/ and in the binary.
 
-.PHONY: run test check gen clean help
+.PHONY: run test check faults gen clean help
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -13,6 +13,9 @@ test: ## Run every test and doc test against real servers
 
 check: ## Formatting, lints, dependencies, documentation, tidiness, stale generated files
 	@scripts/check
+
+faults: ## The fault tests at full length: outages of minutes, a hundred kills
+	@scripts/faults
 
 gen: ## Write generated files again (.sqlx)
 	@scripts/gen

@@ -1,0 +1,153 @@
+//! A process to be killed: relay, reconciler, consumer and job worker of a small service.
+//!
+//! Every event and every job is to have one effect, a row in `app.effects`. Nothing there is
+//! unique, so an effect that happens twice is two rows. It runs until it is told to stop, or
+//! dies at the crash point that it was given.
+
+mod work;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
+use tasuki::bus::{Consumer, ConsumerSpec, NatsBus, StreamSpec};
+use tasuki::inbox::Inbox;
+use tasuki::jobs::{Jobs, Queue, Registry};
+use tasuki::outbox::{self, Outbox, Reconciler, RelaySettings, Routes};
+use tasuki::worker::Supervisor;
+use tasuki::{Clock, Schema};
+use tokio::signal::unix::{SignalKind, signal};
+
+use work::{Bury, Effects, Pay};
+
+/// One process of the service under test.
+#[derive(Parser)]
+struct Node {
+    /// The database, with the library's tables in schema `app`.
+    #[arg(long)]
+    database: String,
+    /// The broker.
+    #[arg(long)]
+    nats: String,
+    /// The stream, and the prefix of its subject.
+    #[arg(long)]
+    stream: String,
+    /// How long a claim holds, in milliseconds.
+    #[arg(long, default_value_t = 1500)]
+    lease: u64,
+    /// Where to die.
+    #[arg(long)]
+    crash_at: Option<String>,
+    /// At which time of coming there.
+    #[arg(long, default_value_t = 1)]
+    nth: u32,
+    /// How long a job takes, in milliseconds.
+    #[arg(long, default_value_t = 0)]
+    job_takes: u64,
+    /// Answers one request with this idempotency key instead, prints the answer and ends.
+    #[arg(long)]
+    ask: Option<String>,
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> Result<()> {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
+    let node = Node::parse();
+    if let Some(point) = &node.crash_at {
+        tasuki::testing::crash_at(point, node.nth);
+    }
+    if let Some(key) = &node.ask {
+        println!("{}", work::answer(&node.pool().await?, key).await?);
+        return Ok(());
+    }
+    let supervisor = Supervisor::new(Clock::system());
+    node.start(&supervisor).await?;
+    println!("ready");
+    signal(SignalKind::terminate())?.recv().await;
+    let stopped = supervisor.stop(Duration::from_secs(10)).await;
+    // Whoever waited for the first line may not listen any more.
+    eprintln!("{stopped:?}");
+    Ok(())
+}
+
+impl Node {
+    async fn start(&self, supervisor: &Supervisor) -> Result<()> {
+        let schema = Schema::new("app")?;
+        let pool = self.pool().await?;
+        let client = self.connect().await?;
+        let subject = format!("{}.events", self.stream);
+        let spec = StreamSpec::new(self.stream.as_str(), [subject.as_str()]);
+        let bus = NatsBus::new(client).with_stream(spec.clone());
+        let lease = Duration::from_millis(self.lease);
+        let outbox = Outbox::new(&schema);
+
+        let mut settings = RelaySettings::new("app.outbox", pool.clone(), Routes::to(&subject));
+        (settings.batch, settings.lease) = (50, lease);
+        settings.poll = Duration::from_millis(50);
+        let relay = outbox::relay(&outbox, Arc::new(bus.clone()), settings);
+        let bus_of_reconciler = Arc::new(bus.clone());
+        let streams = vec![spec.clone()];
+        let reconciler = Reconciler::new(
+            "app.reconcile",
+            &outbox,
+            bus_of_reconciler,
+            pool.clone(),
+            streams,
+        )
+        .every(Duration::from_millis(500))
+        .suspecting(relay.work().suspicion());
+        let wake = reconciler.wake();
+        supervisor.start_with(reconciler, wake);
+        let wake = relay.wake();
+        supervisor.start_with(relay, wake);
+
+        let handler = Effects {
+            pool: pool.clone(),
+            inbox: Inbox::new(&schema),
+        };
+        let durable = ConsumerSpec::new(spec, "effects").ack_wait(Duration::from_secs(2));
+        let consumer = Consumer::new("app.consumer", bus, durable, handler)
+            .with_max_batch(50)
+            .with_wait(Duration::from_millis(200));
+        supervisor.start(consumer);
+
+        let jobs = Jobs::new(&schema);
+        let pay = Pay {
+            pool: pool.clone(),
+            takes: Duration::from_millis(self.job_takes),
+        };
+        let worker = Queue::new("default")
+            .lease(lease)
+            .poll(Duration::from_millis(50))
+            .worker(&jobs, &pool, &Registry::new().on(pay).on(Bury))?;
+        let wake = worker.wake();
+        supervisor.start_with(worker, wake);
+        Ok(())
+    }
+
+    async fn pool(&self) -> Result<PgPool> {
+        let options = PgPoolOptions::new().max_connections(8);
+        Ok(options.connect(&self.database).await?)
+    }
+
+    async fn connect(&self) -> Result<async_nats::Client> {
+        // The client does not read credentials from the address.
+        let address: async_nats::ServerAddr = self.nats.parse()?;
+        let (user, password) = (address.username(), address.password());
+        let options = match user.zip(password) {
+            Some((user, password)) => async_nats::ConnectOptions::with_user_and_password(
+                user.to_owned(),
+                password.to_owned(),
+            ),
+            None => async_nats::ConnectOptions::new(),
+        };
+        let client = options.retry_on_initial_connect().connect(address).await;
+        client.context("connecting to the broker")
+    }
+}

@@ -1,0 +1,111 @@
+//! What the service does: one effect for each event and for each job.
+
+mod store;
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
+use sqlx::{PgConnection, PgPool};
+use tasuki::Schema;
+use tasuki::bus::{Delivery, Handler, Verdict};
+use tasuki::idempotency::{Answer, Keys, Outcome, Reply, Request, RequestHash};
+use tasuki::inbox::{Arrival, Inbox};
+use tasuki::jobs::{Context, Failure, Handler as JobHandler, Job};
+use tasuki::worker;
+use uuid::Uuid;
+
+/// The consumer of events: inbox and effect in one transaction, for the whole batch.
+pub(crate) struct Effects {
+    pub(crate) pool: PgPool,
+    pub(crate) inbox: Inbox,
+}
+
+impl Handler for Effects {
+    async fn handle(&self, batch: &[Delivery]) -> Result<Vec<Verdict>, worker::Error> {
+        let ids: Vec<Uuid> = batch.iter().filter_map(|delivery| delivery.id).collect();
+        let mut tx = self.pool.begin().await?;
+        let arrivals = self.inbox.record_all(&mut tx, "effects", &ids).await?;
+        let new = ids
+            .iter()
+            .zip(arrivals)
+            .filter(|(_, arrival)| *arrival == Arrival::New);
+        let new: Vec<Uuid> = new.map(|(id, _)| *id).collect();
+        store::effects(&mut tx, "event", &new).await?;
+        tx.commit().await?;
+        Ok(batch.iter().map(|_| Verdict::Done).collect())
+    }
+}
+
+/// A job whose effect is in the database too: its id keeps a second attempt from a second effect.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Payment;
+
+impl Job for Payment {
+    const KIND: &'static str = "payment";
+
+    fn tries(&self) -> u32 {
+        20
+    }
+}
+
+/// A job that can't be done: it dies at once, and its death has an effect.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Poison;
+
+impl Job for Poison {
+    const KIND: &'static str = "poison";
+}
+
+pub(crate) struct Bury;
+
+impl JobHandler<Poison> for Bury {
+    async fn run(&self, _job: Poison, _context: Context) -> Result<(), Failure> {
+        Err(Failure::reject("it is poison"))
+    }
+
+    async fn failed(
+        &self,
+        tx: &mut PgConnection,
+        _job: &Poison,
+        _error: &str,
+    ) -> Result<(), worker::Error> {
+        store::effects(tx, "death", &[Uuid::nil()]).await?;
+        Ok(())
+    }
+}
+
+/// Answers a request once per key: the effect, and the answer that a repetition gets.
+pub(crate) async fn answer(pool: &PgPool, key: &str) -> Result<String> {
+    let keys = Keys::new(&Schema::new("app")?);
+    let hash = RequestHash::of("POST", "/orders", b"{}");
+    let request = Request::new("caller", key, hash)?;
+    let made = keys.once(pool, &request, async |tx| {
+        let id = Uuid::new_v4();
+        store::effects(tx, "request", &[id]).await?;
+        anyhow::Ok(Answer::Decided(Reply::new(200, id.to_string())))
+    });
+    let reply = match made.await? {
+        Outcome::Executed(reply) | Outcome::Replayed(reply) => reply,
+        other => bail!("{other:?}"),
+    };
+    Ok(String::from_utf8(reply.body().to_vec())?)
+}
+
+pub(crate) struct Pay {
+    pub(crate) pool: PgPool,
+    pub(crate) takes: Duration,
+}
+
+impl JobHandler<Payment> for Pay {
+    async fn run(&self, _job: Payment, context: Context) -> Result<(), Failure> {
+        // sleep: the work itself, as long as the test says
+        tokio::time::sleep(self.takes).await;
+        let mut tx = self.pool.begin().await.map_err(Failure::retry)?;
+        let id = context.id().as_uuid();
+        store::effect_of_job(&mut tx, id)
+            .await
+            .map_err(Failure::retry)?;
+        tx.commit().await.map_err(Failure::retry)
+    }
+}

@@ -1,0 +1,26 @@
+//! The effects.
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// One row for each: nothing is unique, so that a second effect is a second row.
+pub(super) async fn effects(tx: &mut PgConnection, kind: &str, ids: &[Uuid]) -> sqlx::Result<()> {
+    sqlx::query("INSERT INTO app.effects (kind, id) SELECT $1, unnest($2::uuid[])")
+        .bind(kind)
+        .bind(ids)
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+/// The effect of a job, unless an attempt before had it already.
+pub(super) async fn effect_of_job(tx: &mut PgConnection, id: Uuid) -> sqlx::Result<()> {
+    let new = sqlx::query("INSERT INTO app.paid (job_id) VALUES ($1) ON CONFLICT DO NOTHING")
+        .bind(id)
+        .execute(&mut *tx)
+        .await?;
+    if new.rows_affected() == 1 {
+        effects(tx, "job", &[id]).await?;
+    }
+    Ok(())
+}

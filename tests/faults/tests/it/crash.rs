@@ -1,0 +1,80 @@
+//! SIGKILL at every await that separates two durable effects.
+
+use crate::site::Site;
+
+/// Kills a process when it comes to `point`, early and later on, and lets another go on.
+async fn killed_at(point: &str) {
+    let site = Site::open().await;
+    for (round, nth) in (1..).zip(["1", "3"]) {
+        site.enqueue(150, 40).await;
+        let mut dies = site.node(&["--crash-at", point, "--nth", nth]).await;
+        dies.is_killed().await;
+        let lives = site.node(&[]).await;
+        site.comes_to_rest(150 * round, 40 * round).await;
+        lives.stop().await;
+    }
+}
+
+macro_rules! killed_at {
+    ($($name:ident $point:literal;)*) => {$(
+        #[tokio::test]
+        async fn $name() {
+            killed_at($point).await;
+        }
+    )*};
+}
+
+killed_at! {
+    killed_after_a_claim_every_row_has_one_effect "lease.claimed";
+    killed_after_a_publish_every_event_has_one_effect "outbox.published";
+    killed_before_a_settlement_every_row_has_one_effect "lease.worked";
+    killed_after_a_settlement_every_row_has_one_effect "lease.settled";
+    killed_between_the_commit_of_a_consumer_and_its_ack_every_event_has_one_effect "consumer.handled";
+}
+
+#[tokio::test]
+async fn killed_while_a_job_dies_it_has_one_letter_and_its_hook_one_effect() {
+    let site = Site::open().await;
+    site.enqueue_poison().await;
+    let mut dies = site.node(&["--crash-at", "lease.buried"]).await;
+    dies.is_killed().await;
+    assert_eq!(site.effects("death").await, 0);
+    let lives = site.node(&[]).await;
+    let letters = "SELECT count(*) FROM app.dead_letters";
+    tasuki_testkit::eventually("it is dead", async || {
+        (site.count(letters).await > 0).then_some(())
+    })
+    .await;
+    lives.stop().await;
+    assert_eq!(site.count(letters).await, 1);
+    assert_eq!(site.effects("death").await, 1);
+}
+
+#[tokio::test]
+async fn killed_before_the_commit_of_a_request_nothing_has_happened_and_the_retry_does_it() {
+    let site = Site::open().await;
+    let mut dies = site
+        .node(&["--ask", "k", "--crash-at", "idempotency.before_commit"])
+        .await;
+    dies.is_killed().await;
+    assert_eq!(site.effects("request").await, 0);
+    let answer = site.ask("k").await;
+    assert_eq!(site.ask("k").await, answer);
+    assert_eq!(site.effects("request").await, 1);
+}
+
+#[tokio::test]
+async fn killed_between_the_commit_of_a_request_and_its_answer_the_retry_gets_the_stored_answer() {
+    let site = Site::open().await;
+    let mut dies = site
+        .node(&["--ask", "k", "--crash-at", "idempotency.committed"])
+        .await;
+    dies.is_killed().await;
+    assert_eq!(site.effects("request").await, 1);
+    let done: String = sqlx::query_scalar("SELECT id::text FROM app.effects")
+        .fetch_one(&site.db.pool)
+        .await
+        .unwrap();
+    assert_eq!(site.ask("k").await, done);
+    assert_eq!(site.effects("request").await, 1);
+}

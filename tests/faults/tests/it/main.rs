@@ -1,0 +1,8 @@
+//! What is promised, while what it depends on is killed, paused, cut off or lost.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
+mod broker;
+mod crash;
+mod restart;
+mod site;
