@@ -8,6 +8,7 @@ mod bus;
 mod counted;
 mod dlq;
 mod dropped;
+mod examples;
 mod graveyard;
 mod idempotency;
 mod idempotency_layer;
