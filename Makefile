@@ -1,6 +1,6 @@
 # Every verb does its own set-up. The logic is in scripts/ and in the binary.
 
-.PHONY: run test check faults gen clean help
+.PHONY: run test check faults gen bench clean help
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ faults: ## The fault tests at full length: outages of minutes, a hundred kills
 
 gen: ## Write generated files again (.sqlx)
 	@scripts/gen
+
+bench: ## Measure against peers and plain SQL, on private servers that sync to disk
+	@scripts/bench
 
 clean: ## Remove build output and the private servers' data
 	@scripts/clean

@@ -35,7 +35,8 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
                 continue;
             }
         };
-        if !manifest.contains_key("package") {
+        // A package that is a workspace of its own has nothing to inherit: the benchmark's peers.
+        if !manifest.contains_key("package") || manifest.contains_key("workspace") {
             continue;
         }
         let lints = table(&manifest, "lints");
@@ -132,6 +133,12 @@ mod tests {
     #[test]
     fn the_workspace_manifest_is_where_versions_live() {
         assert_eq!(lines("[workspace.dependencies]\na = \"1\"\n"), CLEAN);
+    }
+
+    #[test]
+    fn a_package_that_is_its_own_workspace_inherits_nothing() {
+        let peer = "[package]\nname = \"a\"\n[workspace]\n[dependencies]\nb = \"1\"\n";
+        assert_eq!(lines(peer), CLEAN);
     }
 
     #[test]

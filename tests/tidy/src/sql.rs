@@ -8,10 +8,12 @@ use crate::{
 };
 
 /// Folders whose files may hold SQL.
-const FREE_FOLDERS: [&str; 6] = [
+const FREE_FOLDERS: [&str; 7] = [
     "store",
     "examples",
     "benches",
+    // Other people's libraries, behind programs of one file each (`bench/peers/`).
+    "peers",
     // The two crates that make databases.
     "tasuki-testkit",
     "tasuki-stack",
@@ -134,6 +136,7 @@ mod tests {
             "crates/a/tests/it/main.rs",
             "crates/a/examples/outbox.rs",
             "crates/a/benches/outbox.rs",
+            "bench/peers/other/src/main.rs",
             "crates/tasuki-testkit/src/db.rs",
             "crates/tasuki-stack/src/lib.rs",
             "tests/faults/src/lib.rs",

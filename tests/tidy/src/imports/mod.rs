@@ -3,7 +3,7 @@
 //! The table is `may_import`; a crate without a row is itself a finding, so the table cannot fall
 //! behind the tree. Normal and build dependencies obey the row. Dev-dependencies may add what tests
 //! need (`FOR_TESTS`), and the testkit is reachable only that way. Packages in `tests/` see the
-//! system from outside and may import anything.
+//! system from outside and may import anything. `bench/` is one package, with a row.
 
 use std::{collections::HashMap, fmt, fs, path::Path};
 
@@ -16,6 +16,9 @@ const CONTRACT: &str = "tasuki-contract";
 const SERVICE: &str = "tasuki-service";
 const STACK: &str = "tasuki-stack";
 const TESTKIT: &str = "tasuki-testkit";
+const BENCH: &str = "tasuki-bench";
+/// Where it lives, alone: the folder has the scenario's files beside the package.
+const BENCH_FOLDER: &str = "bench";
 
 /// What dev-dependencies of library and service crates may import beyond their row.
 const FOR_TESTS: [&str; 2] = [TESTKIT, STACK];
@@ -50,7 +53,7 @@ fn may_import(package: &str) -> Option<Row> {
         | "tasuki-devidp" => Row::Tested(&[SERVICE, CONTRACT, LIBRARY]),
         STACK => Row::Only(&[]),
         TESTKIT => Row::Only(&[LIBRARY, CONTRACT, SERVICE, STACK]),
-        "tasuki-cli" => Row::Everything,
+        "tasuki-cli" | BENCH => Row::Everything,
         _ => return None,
     };
     Some(row)
@@ -145,7 +148,8 @@ pub fn check(packages: &[Package]) -> Vec<Finding> {
         let manifest = format!("{}/Cargo.toml", package.folder);
         let mut tell = |line, message| findings.push(Finding::new(&manifest, line, message));
         let name = &package.name;
-        if package.folder.rsplit('/').next() != Some(name) {
+        let is_bench = name == BENCH && package.folder == BENCH_FOLDER;
+        if !is_bench && package.folder.rsplit('/').next() != Some(name) {
             tell(
                 1,
                 format!("a folder has its package's name: rename one of them (package {name})"),
@@ -154,6 +158,7 @@ pub fn check(packages: &[Package]) -> Vec<Finding> {
         let row = match home(&package.folder) {
             "tests" => continue,
             "crates" => may_import(name),
+            BENCH_FOLDER if is_bench => may_import(name),
             _ => {
                 tell(
                     1,

@@ -90,6 +90,17 @@ fn the_executable_imports_every_crate_but_nothing_from_tests() {
 }
 
 #[test]
+fn the_benchmark_is_one_package_in_its_own_folder() {
+    let mut bench = package("bench", &[(LIBRARY, Kind::Normal), (STACK, Kind::Normal)]);
+    BENCH.clone_into(&mut bench.name);
+    assert_eq!(check(&[bench.clone()]), []);
+    bench.dependencies = package("bench", &[(TESTKIT, Kind::Normal)]).dependencies;
+    assert_eq!(check(&[bench.clone()]).len(), 1, "the testkit is for tests");
+    "bench/other".clone_into(&mut bench.folder);
+    assert!(!check(&[bench]).is_empty(), "and only there");
+}
+
+#[test]
 fn packages_in_tests_and_foreign_crates_are_free() {
     let all = [(TESTKIT, Kind::Normal), ("tasuki-cli", Kind::Normal)];
     assert_eq!(check(&[package("tests/e2e", &all)]), []);

@@ -1,0 +1,278 @@
+//! The figures of a run, and what they are held against.
+//!
+//! A figure is the median of the runs, with the lowest and the highest beside it. A target
+//! compares a figure of ours with the best peer's or with a baseline of the same run; where a
+//! side is missing there is no verdict.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// The library's name among the contestants.
+pub(crate) const OURS: &str = "tasuki";
+
+/// What a number says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Metric {
+    /// One job per transaction.
+    EnqueuePerSecond,
+    /// Jobs that were worked off.
+    DrainPerSecond,
+    /// Enqueue to handler start, the middle.
+    LatencyP50Ms,
+    /// Enqueue to handler start, the slowest hundredth.
+    LatencyP99Ms,
+    /// Messages that the broker acknowledged.
+    PublishPerSecond,
+}
+
+impl Metric {
+    /// How the table calls it.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::EnqueuePerSecond => "enqueue, tx/s",
+            Self::DrainPerSecond => "drain, jobs/s",
+            Self::LatencyP50Ms => "enqueue → start, p50 ms",
+            Self::LatencyP99Ms => "enqueue → start, p99 ms",
+            Self::PublishPerSecond => "publish, messages/s",
+        }
+    }
+
+    fn less_is_better(self) -> bool {
+        matches!(self, Self::LatencyP50Ms | Self::LatencyP99Ms)
+    }
+}
+
+/// Who a number belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Side {
+    Ours,
+    Peer,
+    /// The same work without a library.
+    Baseline,
+}
+
+/// One figure.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figure {
+    pub(crate) metric: Metric,
+    pub(crate) side: Side,
+    pub(crate) who: String,
+    pub(crate) median: f64,
+    pub(crate) lowest: f64,
+    pub(crate) highest: f64,
+    pub(crate) runs: Vec<f64>,
+}
+
+/// The numbers of all runs so far.
+#[derive(Debug, Default)]
+pub(crate) struct Runs(BTreeMap<(Metric, Side, String), Vec<f64>>);
+
+impl Runs {
+    /// Adds the number of one run.
+    pub(crate) fn add(&mut self, metric: Metric, side: Side, who: &str, number: f64) {
+        let key = (metric, side, who.to_owned());
+        self.0.entry(key).or_default().push(number);
+    }
+
+    /// The figures, grouped by metric.
+    pub(crate) fn figures(&self) -> Vec<Figure> {
+        let figures = self.0.iter().filter_map(|((metric, side, who), runs)| {
+            let mut sorted = runs.clone();
+            sorted.sort_by(f64::total_cmp);
+            Some(Figure {
+                metric: *metric,
+                side: *side,
+                who: who.clone(),
+                median: median(&sorted)?,
+                lowest: *sorted.first()?,
+                highest: *sorted.last()?,
+                runs: runs.clone(),
+            })
+        });
+        figures.collect()
+    }
+}
+
+/// The middle of sorted numbers.
+fn median(sorted: &[f64]) -> Option<f64> {
+    let half = sorted.len() / 2;
+    let upper = *sorted.get(half)?;
+    if sorted.len() % 2 == 1 {
+        return Some(upper);
+    }
+    Some(f64::midpoint(*sorted.get(half.checked_sub(1)?)?, upper))
+}
+
+/// What a figure of ours is held against.
+#[derive(Clone, Copy, Debug)]
+enum Against {
+    BestPeer,
+    Baseline(&'static str),
+}
+
+/// A bound on the ratio of ours to the other.
+#[derive(Clone, Copy, Debug)]
+enum Bound {
+    AtLeast(f64),
+    Below(f64),
+}
+
+/// One line of the table of targets.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Verdict {
+    pub(crate) metric: Metric,
+    pub(crate) against: String,
+    pub(crate) other: Option<f64>,
+    pub(crate) ours: Option<f64>,
+    pub(crate) ratio: Option<f64>,
+    pub(crate) wanted: String,
+    /// Nothing: a side is missing.
+    pub(crate) met: Option<bool>,
+}
+
+/// The names of the baselines.
+pub(crate) const INSERT: &str = "pgbench INSERT";
+pub(crate) const INSERT_IN_TRANSACTION: &str = "pgbench BEGIN; INSERT; COMMIT";
+pub(crate) const CLAIM_ONE: &str = "plain SQL, 1 connection";
+pub(crate) const CLAIM_FOUR: &str = "plain SQL, 4 connections";
+pub(crate) const PUBLISH_SINGLE: &str = "bare publisher, message by message";
+pub(crate) const PUBLISH_BATCHES: &str = "bare publisher, atomic batches";
+
+const TARGETS: [(Metric, Against, Bound); 7] = [
+    (
+        Metric::EnqueuePerSecond,
+        Against::BestPeer,
+        Bound::AtLeast(3.0),
+    ),
+    (
+        Metric::EnqueuePerSecond,
+        Against::Baseline(INSERT_IN_TRANSACTION),
+        Bound::AtLeast(0.8),
+    ),
+    (
+        Metric::DrainPerSecond,
+        Against::BestPeer,
+        Bound::AtLeast(1.3),
+    ),
+    (
+        Metric::DrainPerSecond,
+        Against::Baseline(CLAIM_FOUR),
+        Bound::AtLeast(0.75),
+    ),
+    (Metric::LatencyP50Ms, Against::BestPeer, Bound::Below(1.0)),
+    (Metric::LatencyP99Ms, Against::BestPeer, Bound::Below(1.0)),
+    (
+        Metric::PublishPerSecond,
+        Against::Baseline(PUBLISH_BATCHES),
+        Bound::AtLeast(0.5),
+    ),
+];
+
+/// Holds the figures against the targets.
+pub(crate) fn verdicts(figures: &[Figure]) -> Vec<Verdict> {
+    TARGETS
+        .iter()
+        .map(|&(metric, against, bound)| {
+            let ours = figures
+                .iter()
+                .find(|f| f.metric == metric && f.side == Side::Ours);
+            let other = match against {
+                Against::BestPeer => best_peer(figures, metric),
+                Against::Baseline(name) => {
+                    figures.iter().find(|f| f.metric == metric && f.who == name)
+                }
+            };
+            let ratio = ours
+                .zip(other)
+                .map(|(ours, other)| ours.median / other.median);
+            let (wanted, met) = match bound {
+                Bound::AtLeast(least) => (format!("≥ {least}"), ratio.map(|ratio| ratio >= least)),
+                Bound::Below(limit) => (format!("< {limit}"), ratio.map(|ratio| ratio < limit)),
+            };
+            let against = match against {
+                Against::BestPeer => {
+                    other.map_or("best peer".to_owned(), |f| format!("best peer ({})", f.who))
+                }
+                Against::Baseline(name) => name.to_owned(),
+            };
+            Verdict {
+                metric,
+                against,
+                other: other.map(|f| f.median),
+                ours: ours.map(|f| f.median),
+                ratio,
+                wanted,
+                met,
+            }
+        })
+        .collect()
+}
+
+fn best_peer(figures: &[Figure], metric: Metric) -> Option<&Figure> {
+    let peers = figures
+        .iter()
+        .filter(|f| f.metric == metric && f.side == Side::Peer);
+    let by_median = |a: &&Figure, b: &&Figure| a.median.total_cmp(&b.median);
+    if metric.less_is_better() {
+        peers.min_by(by_median)
+    } else {
+        peers.max_by(by_median)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(numbers: &[(Metric, Side, &str, f64)]) -> Vec<Figure> {
+        let mut runs = Runs::default();
+        for (metric, side, who, number) in numbers {
+            runs.add(*metric, *side, who, *number);
+        }
+        runs.figures()
+    }
+
+    #[test]
+    fn a_figure_is_the_median_of_its_runs() {
+        let numbers = [5.0, 1.0, 9.0].map(|n| (Metric::DrainPerSecond, Side::Peer, "a", n));
+        let figures = runs(&numbers);
+        assert_eq!(figures.len(), 1);
+        let figure = &figures[0];
+        assert_eq!(
+            (figure.lowest, figure.median, figure.highest),
+            (1.0, 5.0, 9.0)
+        );
+        assert_eq!(figure.runs, [5.0, 1.0, 9.0], "in the order of the runs");
+        assert_eq!(median(&[1.0, 2.0]), Some(1.5));
+        assert_eq!(median(&[]), None);
+    }
+
+    #[test]
+    fn the_best_peer_is_the_fastest_one() {
+        let figures = runs(&[
+            (Metric::DrainPerSecond, Side::Peer, "slow", 10.0),
+            (Metric::DrainPerSecond, Side::Peer, "fast", 20.0),
+            (Metric::DrainPerSecond, Side::Baseline, CLAIM_FOUR, 99.0),
+            (Metric::LatencyP50Ms, Side::Peer, "slow", 20.0),
+            (Metric::LatencyP50Ms, Side::Peer, "fast", 10.0),
+        ]);
+        for metric in [Metric::DrainPerSecond, Metric::LatencyP50Ms] {
+            assert_eq!(best_peer(&figures, metric).unwrap().who, "fast");
+        }
+    }
+
+    #[test]
+    fn a_target_is_met_missed_or_open() {
+        let figures = runs(&[
+            (Metric::EnqueuePerSecond, Side::Ours, OURS, 300.0),
+            (Metric::EnqueuePerSecond, Side::Peer, "a", 100.0),
+            (Metric::LatencyP99Ms, Side::Ours, OURS, 2.0),
+            (Metric::LatencyP99Ms, Side::Peer, "a", 2.0),
+        ]);
+        let met: Vec<Option<bool>> = verdicts(&figures).iter().map(|v| v.met).collect();
+        assert_eq!(met, [Some(true), None, None, None, None, Some(false), None]);
+    }
+}

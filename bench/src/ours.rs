@@ -1,0 +1,284 @@
+//! The library as a contestant: `tasuki-bench ours <verb>`, the same contract as every peer.
+//!
+//! Each verb runs in a process of its own, with the database of the run in `DATABASE_URL`:
+//!
+//! - `setup`: the library's tables in [`SCHEMA`].
+//! - `fill ROWS`: bulk enqueue, in batches of a thousand.
+//! - `drain`: one process with the settings for throughput; the time runs from the start of the
+//!   worker until no row of the queue is left, as for the peers.
+//! - `enqueue CLIENTS SECONDS`: on every connection, in turn: begin, enqueue one job, commit.
+//! - `latency RATE SECONDS`: a worker as a service runs it, and a producer on a connection of its
+//!   own. The wake-up that counts is the one that crosses processes: the producer has a handle of
+//!   its own and reaches the worker through the database.
+//! - `outbox ROWS BATCH IN_FLIGHT`: events of 220 bytes, written first; then the relay alone, from
+//!   its start until the last row is settled. The broker is in `TASUKI_TEST_NATS_URL`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures_util::future::try_join_all;
+use serde::{Deserialize, Serialize};
+use sqlx::PgPool;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use tasuki::bus::{NatsBus, StreamSpec};
+use tasuki::jobs::{self, Job, Jobs, Queue, Registry};
+use tasuki::outbox::{self, Event, Outbox, RelaySettings, Routes};
+use tasuki::worker::{Listener, Supervisor};
+use tasuki::{Clock, Schema};
+use tokio::sync::Notify;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::contest::{Drained, Enqueued, Measure, Verb, Waited};
+use crate::{broker, store};
+
+/// Where the library's tables are.
+pub(crate) const SCHEMA: &str = "bench";
+
+/// What takes part.
+pub(crate) const MEASURES: &[Measure] = &Measure::ALL;
+
+/// Jobs and events per statement of a bulk insert.
+const BULK: u32 = 1000;
+
+/// A job that does nothing; its number says when it was enqueued.
+#[derive(Serialize, Deserialize)]
+struct Noop {
+    n: u64,
+}
+
+impl Job for Noop {
+    const KIND: &'static str = "noop";
+}
+
+/// Does what `verb` asks, and answers with the line that the driver reads.
+pub(crate) async fn run(
+    url: &str,
+    nats: Option<&str>,
+    verb: Verb,
+) -> anyhow::Result<Option<String>> {
+    let line = match verb {
+        Verb::Version => version()?,
+        Verb::Setup => {
+            setup(url).await?;
+            return Ok(None);
+        }
+        Verb::Fill { rows } => {
+            fill(url, rows).await?;
+            return Ok(None);
+        }
+        Verb::Drain => serde_json::to_string(&drain(url).await?)?,
+        Verb::Enqueue { clients, seconds } => {
+            serde_json::to_string(&enqueue(url, clients, seconds).await?)?
+        }
+        Verb::Latency { rate, seconds } => {
+            serde_json::to_string(&latency(url, rate, seconds).await?)?
+        }
+        Verb::Outbox {
+            rows,
+            batch,
+            in_flight,
+        } => {
+            let nats = nats.context("TASUKI_TEST_NATS_URL is not set")?;
+            serde_json::to_string(&publish(url, nats, rows, batch, in_flight).await?)?
+        }
+    };
+    Ok(Some(line))
+}
+
+fn version() -> serde_json::Result<String> {
+    let version = concat!("tasuki ", env!("CARGO_PKG_VERSION")).to_owned();
+    serde_json::to_string(&crate::contest::Version { version })
+}
+
+/// Makes the library's tables in [`SCHEMA`].
+pub(crate) async fn setup(url: &str) -> anyhow::Result<()> {
+    let pool = PgPool::connect(url).await?;
+    tasuki::migrate(&pool, SCHEMA).await?;
+    pool.close().await;
+    Ok(())
+}
+
+/// A pool as a service would have it for its hot paths: a connection is used without being asked
+/// first whether it lives.
+async fn pool(url: &str, connections: u32) -> anyhow::Result<PgPool> {
+    let options: PgConnectOptions = url.parse()?;
+    let pool = PgPoolOptions::new()
+        .max_connections(connections)
+        .min_connections(connections)
+        .test_before_acquire(false)
+        .connect_with(options)
+        .await?;
+    Ok(pool)
+}
+
+fn jobs() -> anyhow::Result<Jobs> {
+    Ok(Jobs::new(&Schema::new(SCHEMA)?))
+}
+
+async fn fill(url: &str, rows: u32) -> anyhow::Result<()> {
+    let (pool, jobs) = (pool(url, 1).await?, jobs()?);
+    for from in (0..rows).step_by(usize::try_from(BULK)?) {
+        let batch: Vec<Noop> = (from..rows.min(from + BULK))
+            .map(|n| Noop { n: u64::from(n) })
+            .collect();
+        let mut tx = pool.begin().await?;
+        jobs.enqueue_all(&mut tx, &batch).await?;
+        tx.commit().await?;
+    }
+    Ok(())
+}
+
+async fn drain(url: &str) -> anyhow::Result<Drained> {
+    let (pool, jobs) = (pool(url, 6).await?, jobs()?);
+    let waiting = store::jobs_left(url, &Schema::new(SCHEMA)?).await?;
+    let done = Arc::new((AtomicU32::new(0), Notify::new()));
+    let told = Arc::clone(&done);
+    let handler = move |_job: Noop, _context: jobs::Context| {
+        if told.0.fetch_add(1, Ordering::Relaxed) + 1 == waiting {
+            told.1.notify_one();
+        }
+        std::future::ready(Ok::<(), jobs::Failure>(()))
+    };
+    let queue = Queue::new("default").concurrency(500);
+    let worker = queue.worker(&jobs, &pool, &Registry::new().on::<Noop, _>(handler))?;
+    let wake = worker.wake();
+    let supervisor = Supervisor::new(Clock::system());
+    let began = Instant::now();
+    supervisor.start_with(worker, wake);
+    done.1.notified().await;
+    while store::jobs_left(url, &Schema::new(SCHEMA)?).await? > 0 {}
+    let seconds = began.elapsed().as_secs_f64();
+    let _stopped = supervisor.stop(Duration::from_secs(5)).await;
+    let rows = done.0.load(Ordering::Relaxed);
+    Ok(Drained { rows, seconds })
+}
+
+async fn enqueue(url: &str, clients: u32, seconds: u32) -> anyhow::Result<Enqueued> {
+    let (pool, jobs) = (pool(url, clients).await?, jobs()?);
+    let until = Instant::now() + Duration::from_secs(u64::from(seconds));
+    let client = async || {
+        let mut done = 0_u32;
+        while Instant::now() < until {
+            let mut tx = pool.begin().await?;
+            jobs.enqueue(&mut tx, &Noop { n: 1 }).await?;
+            tx.commit().await?;
+            done += 1;
+        }
+        anyhow::Ok(done)
+    };
+    let done: u32 = try_join_all((0..clients).map(|_| client()))
+        .await?
+        .iter()
+        .sum();
+    let per_second = f64::from(done) / f64::from(seconds);
+    Ok(Enqueued { per_second })
+}
+
+async fn latency(url: &str, rate: u32, seconds: u32) -> anyhow::Result<Waited> {
+    let (pool, jobs) = (pool(url, 8).await?, jobs()?);
+    let began = Instant::now();
+    let waited = Arc::new(std::sync::Mutex::new(Vec::<f64>::new()));
+    let told = Arc::clone(&waited);
+    let handler = move |job: Noop, _context: jobs::Context| {
+        let enqueued = began + Duration::from_micros(job.n);
+        if let Ok(mut waited) = told.lock() {
+            waited.push(enqueued.elapsed().as_secs_f64() * 1000.0);
+        }
+        std::future::ready(Ok::<(), jobs::Failure>(()))
+    };
+    let queue = Queue::new("default");
+    let worker = queue.worker(&jobs, &pool, &Registry::new().on::<Noop, _>(handler))?;
+    let supervisor = Supervisor::new(Clock::system());
+    let listener =
+        Listener::new("bench.listen", pool.clone()).route(jobs.channel(), &worker.wake());
+    let wake = worker.wake();
+    supervisor.start_with(worker, wake);
+    supervisor.start(listener);
+    // The producer is another process to the worker: only the database connects them.
+    let producer = self::jobs()?;
+    let ringer = producer.ringer(&pool);
+    let wake = ringer.wake();
+    supervisor.start_with(ringer, wake);
+
+    let jobs_in_all = rate * seconds;
+    let mut beat = interval(Duration::from_secs_f64(1.0 / f64::from(rate)));
+    beat.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let start = Instant::now();
+    for _ in 0..jobs_in_all {
+        beat.tick().await;
+        let n = u64::try_from(began.elapsed().as_micros())?;
+        let mut tx = pool.begin().await?;
+        producer.enqueue(&mut tx, &Noop { n }).await?;
+        tx.commit().await?;
+        producer.ring();
+    }
+    let per_second = f64::from(jobs_in_all) / start.elapsed().as_secs_f64();
+    let all = usize::try_from(jobs_in_all)?;
+    while waited.lock().map_or(all, |waited| waited.len()) < all {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let _stopped = supervisor.stop(Duration::from_secs(5)).await;
+    let mut times = waited
+        .lock()
+        .map(|waited| waited.clone())
+        .unwrap_or_default();
+    times.sort_by(f64::total_cmp);
+    let at = |share: usize| {
+        times
+            .get(times.len() * share / 100)
+            .copied()
+            .unwrap_or(f64::NAN)
+    };
+    Ok(Waited {
+        p50_ms: at(50),
+        p99_ms: at(99),
+        jobs: jobs_in_all,
+        per_second,
+    })
+}
+
+async fn publish(
+    url: &str,
+    nats: &str,
+    rows: u32,
+    batch: u32,
+    in_flight: u32,
+) -> anyhow::Result<Drained> {
+    let pool = pool(url, 6).await?;
+    let outbox = Outbox::new(&Schema::new(SCHEMA)?);
+    let clock = Clock::system();
+    for from in (0..rows).step_by(usize::try_from(BULK)?) {
+        let event = |n: u32| {
+            let id = tasuki::uuid_v7(&clock);
+            Event::new(
+                id,
+                "Benched",
+                format!("thing:{n}"),
+                vec![b'x'; broker::BYTES],
+            )
+        };
+        let events: Vec<Event> = (from..rows.min(from + BULK)).map(event).collect();
+        let mut tx = pool.begin().await?;
+        outbox.enqueue_all(&mut tx, &events).await?;
+        tx.commit().await?;
+    }
+    store::settle(url).await?;
+    let spec = StreamSpec::new("bench-outbox", ["bench.outbox"]);
+    let bus = NatsBus::new(broker::connect(nats).await?).with_stream(spec);
+    let mut settings = RelaySettings::new("bench.outbox", pool, Routes::to("bench.outbox"));
+    settings.batch = usize::try_from(batch)?;
+    settings.in_flight = usize::try_from(in_flight)?;
+    let relay = outbox::relay(&outbox, Arc::new(bus), settings);
+    let wake = relay.wake();
+    let supervisor = Supervisor::new(clock);
+    let began = Instant::now();
+    supervisor.start_with(relay, wake);
+    while store::events_left(url, &Schema::new(SCHEMA)?).await? > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let _stopped = supervisor.stop(Duration::from_secs(5)).await;
+    Ok(Drained { rows, seconds })
+}

@@ -1,0 +1,126 @@
+//! What the same statements cost without a library: `pgbench` on the library's own tables.
+//!
+//! The scripts are in `bench/queue/`, written for any schema. Every one runs prepared.
+
+use std::{fs, path::Path, process::Stdio};
+
+use anyhow::{Context as _, bail};
+use tasuki::Schema;
+use tokio::process::Command;
+
+use crate::store;
+
+const INSERT: &str = include_str!("../queue/insert.sql");
+const INSERT_IN_TRANSACTION: &str = include_str!("../queue/insert_in_transaction.sql");
+const FILL: &str = include_str!("../queue/fill.sql");
+const CLAIM_AND_FINALIZE: &str = include_str!("../queue/claim_and_finalize.sql");
+
+/// Rows that one round of the claim script takes.
+const CLAIMED: u32 = 100;
+
+/// How a script is run.
+#[derive(Clone, Copy, Debug)]
+enum Until {
+    Seconds(u32),
+    /// Transactions per client.
+    Rounds(u32),
+}
+
+/// A database with the library's tables, and a folder for rendered scripts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pgbench<'a> {
+    pub(crate) url: &'a str,
+    pub(crate) schema: &'a Schema,
+    pub(crate) folder: &'a Path,
+}
+
+impl Pgbench<'_> {
+    /// One-row inserts per second.
+    pub(crate) async fn insert(self, clients: u32, seconds: u32) -> anyhow::Result<f64> {
+        self.run(INSERT, clients, Until::Seconds(seconds)).await
+    }
+
+    /// `BEGIN; INSERT; COMMIT` per second.
+    pub(crate) async fn insert_in_transaction(
+        self,
+        clients: u32,
+        seconds: u32,
+    ) -> anyhow::Result<f64> {
+        self.run(INSERT_IN_TRANSACTION, clients, Until::Seconds(seconds))
+            .await
+    }
+
+    /// Puts `rows` due jobs into the table.
+    pub(crate) async fn fill(self, rows: u32) -> anyhow::Result<()> {
+        let sql = self.schema.render(FILL).replace(":rows", &rows.to_string());
+        Ok(store::run_file(self.url, sql).await?)
+    }
+
+    /// Jobs that are claimed by the hundred and deleted, per second. `rows` of them are there.
+    pub(crate) async fn claim_and_finalize(
+        self,
+        connections: u32,
+        rows: u32,
+    ) -> anyhow::Result<f64> {
+        let rounds = rows / CLAIMED / connections;
+        if rounds * CLAIMED * connections != rows {
+            bail!("{rows} rows can't be shared out to {connections} connections by the hundred");
+        }
+        let rate = self
+            .run(CLAIM_AND_FINALIZE, connections, Until::Rounds(rounds))
+            .await?;
+        let left = store::jobs_left(self.url, self.schema).await?;
+        if left != 0 {
+            bail!("{left} of {rows} rows were left: the figure would be too high");
+        }
+        Ok(rate * f64::from(CLAIMED))
+    }
+
+    /// Transactions per second, without the time to connect.
+    async fn run(self, script: &str, clients: u32, until: Until) -> anyhow::Result<f64> {
+        let file = self.folder.join("script.sql");
+        fs::write(&file, self.schema.render(script))
+            .with_context(|| format!("{} could not be written", file.display()))?;
+        let (limit, amount) = match until {
+            Until::Seconds(seconds) => ("--time", seconds),
+            Until::Rounds(rounds) => ("--transactions", rounds),
+        };
+        let clients = clients.to_string();
+        let done = Command::new("pgbench")
+            .args(["--no-vacuum", "--protocol=prepared", "--jobs=2"])
+            .args(["--client", &clients, limit, &amount.to_string()])
+            .arg("--file")
+            .arg(&file)
+            .arg(self.url)
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .context("pgbench could not be started")?;
+        let told = String::from_utf8_lossy(&done.stdout);
+        if !done.status.success() {
+            let why = String::from_utf8_lossy(&done.stderr);
+            bail!("pgbench failed: {}: {why}", done.status);
+        }
+        rate_in(&told).with_context(|| format!("pgbench told no rate:\n{told}"))
+    }
+}
+
+/// The number in `tps = 123.4 (without initial connection time)`.
+fn rate_in(told: &str) -> Option<f64> {
+    let line = told.lines().find_map(|line| line.strip_prefix("tps = "))?;
+    line.split(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_read_from_what_pgbench_says() {
+        let told = "latency average = 1.2 ms\ntps = 21034.5 (without initial connection time)\n";
+        assert_eq!(rate_in(told), Some(21034.5));
+        assert_eq!(rate_in("tps = none"), None);
+        assert_eq!(rate_in(""), None);
+    }
+}
