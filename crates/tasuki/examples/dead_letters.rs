@@ -23,7 +23,7 @@ const JOBS: Table = Table {
         kind: "kind",
         payload: "convert_to(payload::text, 'UTF8')",
     },
-    lost_claim_counts: true,
+    lost: None,
 };
 
 #[tokio::main]

@@ -41,7 +41,7 @@ const PARCELS: Table = Table {
         kind: "'parcel'",
         payload: "convert_to(recipient, 'UTF8')",
     },
-    lost_claim_counts: true,
+    lost: None,
 };
 
 #[derive(sqlx::FromRow)]

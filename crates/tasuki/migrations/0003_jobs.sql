@@ -17,6 +17,8 @@ CREATE TABLE {schema}.jobs (
     traceparent text,
     status text NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'PROCESSING', 'FAILED')),
     attempt_count integer NOT NULL DEFAULT 0,
+    -- Claims that expired since an attempt last ended: their processes may have died of the job.
+    lost_count integer NOT NULL DEFAULT 0,
     -- 'infinity' for a dead row: claims never come past it.
     next_retry_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     created_at timestamptz NOT NULL DEFAULT now(),

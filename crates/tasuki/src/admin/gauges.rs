@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{Admin, OutboxStats, QueueStats};
 use crate::dlq::{Letters, Open};
+use crate::transaction;
 use crate::worker::{Error, Tick, Worker};
 use crate::{Clock, Schema};
 
@@ -128,11 +129,12 @@ impl Gauges {
     }
 
     async fn read(&self) -> Result<Reading, Error> {
-        let mut connection = self.pool.acquire().await?;
+        // Nothing is written: the end of it may be a roll back on the way to the pool.
+        let mut tx = transaction::begin(&self.pool).await?;
         Ok(Reading {
-            outbox: self.admin.outbox(&mut connection).await?,
-            queues: self.admin.queues(&mut connection).await?,
-            open: self.letters.open(&mut connection).await?,
+            outbox: self.admin.outbox(&mut tx).await?,
+            queues: self.admin.queues(&mut tx).await?,
+            open: self.letters.open(&mut tx).await?,
         })
     }
 

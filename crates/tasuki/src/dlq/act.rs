@@ -164,7 +164,9 @@ impl Letters {
     ) -> Result<Acted, Error> {
         let mut total = Acted::default();
         let mut filter = filter.clone();
-        let now = self.statements.now(pool).await?;
+        let mut tx = transaction::begin(pool).await?;
+        let now = self.statements.now(&mut tx).await?;
+        drop(tx);
         filter.failed_before = Some(filter.failed_before.map_or(now, |before| before.min(now)));
         loop {
             let mut tx = transaction::begin(pool).await?;

@@ -9,6 +9,7 @@ use sqlx::{FromRow, PgPool};
 
 use super::store::Seen;
 use super::{LetterId, Letters};
+use crate::transaction;
 use crate::worker::{Error, Tick, Worker};
 
 /// How often it looks, unless [`Watch::every`] says otherwise.
@@ -106,11 +107,13 @@ where
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
+        let mut tx = transaction::begin(&self.pool).await?;
         let Some(before) = before else {
-            self.remember(statements.begin(&self.pool).await?);
+            self.remember(statements.begin(&mut tx).await?);
             return Ok(Tick::Idle);
         };
-        let (now, deaths) = statements.deaths(&self.pool, &before).await?;
+        let (now, deaths) = statements.deaths(&mut tx, &before).await?;
+        drop(tx);
         if deaths.letters > 0 {
             tracing::warn!(
                 letters = deaths.letters,

@@ -153,7 +153,9 @@ impl Jobs {
         self.insert_set::<J>(connection, &drafts, &due).await
     }
 
-    /// Enqueues `job` in a transaction of its own, and rings.
+    /// Enqueues `job` in a transaction of its own, and rings. The pool must reach PostgreSQL
+    /// directly; through a pooler in transaction mode, begin one and use
+    /// [`enqueue`](Self::enqueue).
     ///
     /// # Errors
     /// As [`enqueue`](Self::enqueue), or when the pool has no connection.

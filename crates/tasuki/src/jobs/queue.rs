@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::job::is_name;
 use super::registry::{AnyHandler, Attempt};
-use super::store::{Buried, JobRow, Store};
+use super::store::{Buried, JobRow, Store, limit_statements};
 use super::tally::{self, Tally};
 use super::{Error, JobId, Jobs, Priority, Registry};
 use crate::lease::{
@@ -30,6 +30,12 @@ const LEAST_POLL: Duration = Duration::from_millis(1);
 const UNKNOWN_PAUSE: Duration = Duration::from_secs(5);
 /// The least time between two warnings about unknown kinds.
 const WARN_EVERY: Duration = Duration::from_secs(10);
+/// From this many lost workers on, a job is tried without others like it.
+const LOST_ALONE: i32 = 2;
+/// A job whose worker was lost this often in a row is taken to be the reason.
+const LOST_LIMIT: i32 = 10;
+/// How long such jobs wait for each other.
+const SUSPECT_PAUSE: Duration = Duration::from_secs(1);
 /// How long a handler's `failed` may take: the settlements of the queue wait for it.
 const HOOK_LIMIT: Duration = Duration::from_secs(5);
 
@@ -244,6 +250,7 @@ impl lease::Work for Work {
         });
         let full = rows.len() >= claim.limit;
         self.watermark.reached(&start, full, due);
+        let rows = self.alone(connection, rows).await?;
         let since = Instant::now();
         let held = rows.into_iter().map(|claimed| Claimed {
             fence: claimed.fence,
@@ -309,6 +316,33 @@ impl lease::Work for Work {
 }
 
 impl Work {
+    /// Of the jobs whose workers were lost again and again, keeps one and gives back the others:
+    /// if it is the one that kills its process, it takes no innocent one along.
+    async fn alone(
+        &self,
+        connection: &mut PgConnection,
+        rows: Vec<Claimed<JobRow>>,
+    ) -> sqlx::Result<Vec<Claimed<JobRow>>> {
+        let mut kept_one = false;
+        let (back, kept): (Vec<_>, Vec<_>) = rows.into_iter().partition(|claimed| {
+            let suspect = claimed.row.lost >= LOST_ALONE && claimed.row.lost < LOST_LIMIT;
+            suspect && std::mem::replace(&mut kept_one, true)
+        });
+        if !back.is_empty() {
+            let later = |claimed: &Claimed<JobRow>| {
+                let outcome = Outcome::<()>::Back {
+                    after: SUSPECT_PAUSE,
+                    error: Some("its worker was lost, it will be tried alone".to_owned()),
+                };
+                (claimed.fence, outcome)
+            };
+            let outcomes: Vec<_> = back.iter().map(later).collect();
+            let leases = lease::Work::leases(self);
+            leases.put_back(connection, &outcomes).await?;
+        }
+        Ok(kept)
+    }
+
     async fn attempt(&self, claimed: Claimed<Held>) -> Outcome<Finished> {
         let Claimed {
             fence,
@@ -318,6 +352,10 @@ impl Work {
         let Some(kind) = self.kinds.get(job.kind.as_str()) else {
             return self.unknown(&job.kind);
         };
+        if job.lost >= LOST_LIMIT {
+            let error = format!("its worker was lost {} times in a row", job.lost);
+            return Outcome::Dead { error };
+        }
         let id = JobId::from(fence.id);
         let span = tracing::info_span!(
             "job",
@@ -380,6 +418,9 @@ impl Kind {
         error: &str,
     ) -> sqlx::Result<()> {
         let mut savepoint = connection.begin().await?;
+        // The timeout below can't cut what waits inside the database: its answer has to come
+        // before the savepoint can be rolled back.
+        limit_statements(&mut savepoint, HOOK_LIMIT).await?;
         let hook = self.handler.failed(&mut savepoint, &job.payload, error);
         let wrong: String = match timeout(HOOK_LIMIT, AssertUnwindSafe(hook).catch_unwind()).await {
             Ok(Ok(Ok(()))) => match savepoint.commit().await {

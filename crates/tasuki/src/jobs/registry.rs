@@ -118,8 +118,8 @@ impl<J: Job, H: Handler<J>> Typed<J, H> {
         };
         let policy = Policy::new(job.tries().max(1), job.backoff());
         if attempt.failed_attempts >= policy.max_attempts {
-            // Failures bury a job themselves, so at least the last attempt ended with its worker.
-            let error = "the worker was lost in the last attempt".to_owned();
+            // Failures bury a job themselves: its tries have become fewer since.
+            let error = "there is no attempt left".to_owned();
             return Outcome::Dead { error };
         }
         let number = attempt.failed_attempts.saturating_add(1);

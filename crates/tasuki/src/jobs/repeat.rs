@@ -173,13 +173,15 @@ impl Schedules {
 
     /// Writes down schedules that are new or have changed. Those that have not keep their time.
     async fn register(&self) -> Result<(), Error> {
-        let mut connection = self.pool.acquire().await?;
-        let now = self.store().now(&mut connection).await?;
         for Entry { name, repeat, .. } in &self.entries {
+            // One at a time: releases that differ in their order don't wait for each other.
+            let mut tx = transaction::begin(&self.pool).await?;
+            let now = self.store().now(&mut tx).await?;
             let next = repeat.next(now, now);
             self.store()
-                .register(&mut connection, name, &repeat.expression, next)
+                .register(&mut tx, name, &repeat.expression, next)
                 .await?;
+            transaction::commit(tx).await?;
         }
         Ok(())
     }
@@ -222,9 +224,9 @@ impl Worker for Schedules {
     async fn tick(&self) -> Result<Tick, worker::Error> {
         self.registered.get_or_try_init(|| self.register()).await?;
         let names: Vec<&str> = self.entries.iter().map(|e| e.name.as_str()).collect();
-        let mut connection = self.pool.acquire().await?;
-        let due: HashSet<String> = self.store().due(&mut connection, &names).await?;
-        drop(connection);
+        let mut tx = transaction::begin(&self.pool).await?;
+        let due: HashSet<String> = self.store().due(&mut tx, &names).await?;
+        drop(tx);
         let mut failed = None;
         for entry in self.entries.iter().filter(|e| due.contains(&e.name)) {
             match self.occur(entry).await {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::sync::{AcquireError, Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, interval};
 
 use super::prefetch::Prefetch;
 use super::settle::{Desk, Ended};
@@ -138,10 +138,11 @@ impl<W: Work> Runner<W> {
     async fn wait(&self) {
         let desk = &self.shared.desk;
         let mut tasks = self.tasks.lock().await;
+        let mut renewals = interval(desk.settings.lease / 6);
         loop {
             tokio::select! {
                 ended = tasks.join_next() => if ended.is_none() { break },
-                () = sleep(desk.settings.lease / 6) => self.renew().await,
+                _ = renewals.tick() => self.renew().await,
             }
         }
         desk.settle().await;
@@ -163,10 +164,13 @@ impl<W: Work> Shared<W> {
     fn room(&self) -> usize {
         let settings = &self.desk.settings;
         match settings.unit {
-            Unit::Batch if self.units.load(Ordering::Acquire) < settings.slots.max(1) => {
-                settings.batch.max(1)
+            Unit::Batch => {
+                let (slots, batch) = (settings.slots.max(1), settings.batch.max(1));
+                let free = self.units.load(Ordering::Acquire) < slots;
+                // What has ended and can't be settled is still held: it must not pile up.
+                let settled = self.desk.rows() < slots * batch * 2;
+                if free && settled { batch } else { 0 }
             }
-            Unit::Batch => 0,
             Unit::Row => {
                 let (held, target) = (self.desk.rows(), self.prefetch.rows());
                 let room = target.saturating_sub(held);

@@ -269,12 +269,15 @@ impl<W: Work> Desk<W> {
     pub(super) async fn renew(&self) -> sqlx::Result<()> {
         let old: Vec<Fence> = lock(&self.held)
             .iter()
-            .filter(|(_, held)| !held.ended && held.since.elapsed() >= self.settings.lease / 3)
+            .filter(|(_, held)| held.since.elapsed() >= self.settings.lease / 3)
             .map(|(fence, _)| *fence)
             .collect();
         if old.is_empty() {
             return Ok(());
         }
+        // In one order, as settlements do: two statements of ours must not wait for each other.
+        let mut old = old;
+        old.sort_unstable_by_key(|fence| fence.id);
         let now = Instant::now();
         let mut line = self.line().await?;
         let leases = self.work.leases();
@@ -331,6 +334,9 @@ impl<'a, D> Taken<'a, D> {
                 outcome => rest.push((fence, outcome)),
             }
         }
+        // In one order: see `renew`.
+        done.sort_unstable_by_key(|(fence, _)| fence.id);
+        rest.sort_unstable_by_key(|(fence, _)| fence.id);
         Self { pile, done, rest }
     }
 

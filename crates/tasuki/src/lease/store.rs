@@ -33,6 +33,13 @@ impl Leases {
     /// Renders the statements for `table` in `schema`.
     #[must_use]
     pub fn new(schema: &Schema, table: &Table) -> Self {
+        let lost = table.lost.map_or_else(String::new, |column| {
+            let claimed = table.claimed;
+            format!("{column} = t.{column} + CASE WHEN t.status = '{claimed}' THEN 1 ELSE 0 END,")
+        });
+        let found = table.lost.map_or_else(String::new, |column| {
+            format!("{column} = CASE WHEN mine.cost > 0 THEN 0 ELSE t.{column} END,")
+        });
         let render = |sql: &str| {
             let sql = sql
                 .replace("{with}", table.with)
@@ -43,7 +50,8 @@ impl Leases {
                 .replace("{key}", table.key)
                 .replace("{claimed}", table.claimed)
                 .replace("{columns}", table.columns)
-                .replace("{lost}", if table.lost_claim_counts { "1" } else { "0" })
+                .replace("{lost}", &lost)
+                .replace("{found}", &found)
                 .replace("{queue}", table.letter.queue)
                 .replace("{kind}", table.letter.kind)
                 .replace("{payload}", table.letter.payload);
@@ -274,7 +282,7 @@ const CLAIM: &str = "
 UPDATE {table} AS t
 SET
     status = '{claimed}',
-    attempt_count = t.attempt_count + CASE WHEN t.status = '{claimed}' THEN {lost} ELSE 0 END,
+    {lost}
     locked_by = $2,
     locked_at = now(),
     lease_until = now() + make_interval(secs => $3),
@@ -294,11 +302,14 @@ const CLAIM_FROM_TAIL: &str = "
 
 SELECT * FROM place LEFT JOIN claimed ON true";
 
+/// The token alone says whose a row is: nothing that is not claimed has one. (To ask for the
+/// state, too, would have the planner take it for a rare one, from statistics that are older than
+/// the claim, and compare every claimed row with every one of ours.)
 const RENEW: &str = "
 UPDATE {table} AS t
 SET lease_until = clock_timestamp() + make_interval(secs => $3)
 FROM unnest($1::uuid [], $2::uuid []) AS mine (id, token)
-WHERE t.{key} = mine.id AND t.claim_token = mine.token AND t.status = '{claimed}'
+WHERE t.{key} = mine.id AND t.claim_token = mine.token
 RETURNING t.{key}";
 
 /// A pause of zero leaves the due time as it was, and with it the row's place in the queue.
@@ -308,6 +319,7 @@ WITH put_back AS (
     SET
         status = CASE WHEN mine.dead THEN 'FAILED' ELSE 'PENDING' END,
         attempt_count = t.attempt_count + mine.cost,
+        {found}
         next_retry_at = CASE
             WHEN mine.dead THEN 'infinity'
             WHEN mine.pause = 0 THEN t.next_retry_at
@@ -320,7 +332,7 @@ WITH put_back AS (
         last_error = mine.error
     FROM unnest($1::uuid [], $2::uuid [], $3::text [], $4::float8 [], $5::int [], $6::boolean [])
         AS mine (id, token, error, pause, cost, dead)
-    WHERE t.{key} = mine.id AND t.claim_token = mine.token AND t.status = '{claimed}'
+    WHERE t.{key} = mine.id AND t.claim_token = mine.token
     RETURNING t.*
 ),
 
@@ -350,5 +362,5 @@ SELECT {key} FROM put_back";
 const DELETE: &str = "
 DELETE FROM {table} AS t
 USING unnest($1::uuid [], $2::uuid []) AS mine (id, token)
-WHERE t.{key} = mine.id AND t.claim_token = mine.token AND t.status = '{claimed}'
+WHERE t.{key} = mine.id AND t.claim_token = mine.token
 RETURNING t.{key}";

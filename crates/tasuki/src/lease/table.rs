@@ -26,9 +26,10 @@ pub struct Table {
     pub with: &'static str,
     /// What a dead letter shows of a row.
     pub letter: Letter,
-    /// Whether a claim that expired counts as a failed attempt: true where the work itself may
-    /// have taken the process down, false where the process is to blame.
-    pub lost_claim_counts: bool,
+    /// A column that counts the claims of a row that expired since its work last ended, in
+    /// whatever way: for tables whose work may take the process down with it. A lost claim is
+    /// not a failed attempt: the work may not even have begun.
+    pub lost: Option<&'static str>,
 }
 
 /// What a dead letter shows of a row, as expressions over its columns.

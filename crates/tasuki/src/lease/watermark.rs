@@ -6,7 +6,7 @@
 //!
 //! That place is a hint. A transaction that commits late has rows before it, and so has a
 //! claim that expired; a *sweep* from the head finds them. Sweeps come every second, and less
-//! often where they are dear: they may take a twentieth of the time.
+//! often where they are dear: every ten seconds at least.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -19,7 +19,10 @@ use tokio::time::Instant;
 const MARGIN: Duration = Duration::from_millis(100);
 /// The least time between two sweeps.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// A sweep that took a second is followed by twenty without one.
+/// The longest time between two sweeps, however dear they are: nobody else may be there to find
+/// what only they find.
+const SWEEP_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
+/// A sweep that took a tenth of a second is followed by two seconds without one.
 const SWEEP_SHARE: u32 = 20;
 
 /// How far one worker has come, in each of its lanes (priorities, say).
@@ -86,7 +89,7 @@ impl Watermark {
                 place.lanes.fill(OffsetDateTime::UNIX_EPOCH);
             }
             let share = start.began.elapsed() * SWEEP_SHARE;
-            place.sweep_at = Instant::now() + share.max(SWEEP_EVERY);
+            place.sweep_at = Instant::now() + share.clamp(SWEEP_EVERY, SWEEP_AT_LEAST_EVERY);
         }
         for (lane, due) in rows {
             if let Some(furthest) = place.lanes.get_mut(lane) {
@@ -125,9 +128,9 @@ mod tests {
     async fn a_dear_sweep_is_a_rare_one() {
         let mark = Watermark::new(1);
         let sweep = mark.start();
-        tokio::time::advance(Duration::from_secs(2)).await;
+        tokio::time::advance(Duration::from_millis(200)).await;
         mark.reached(&sweep, false, [(0, at(70))]);
-        tokio::time::advance(Duration::from_secs(39)).await;
+        tokio::time::advance(Duration::from_secs(3)).await;
         assert_eq!(mark.start().from, [at(70) - MARGIN]);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(mark.start().from, [at(0)]);

@@ -91,7 +91,8 @@ pub enum Route {
     Direct,
     /// Through a pooler in transaction mode, which may give every transaction another
     /// session: each statement is wrapped in an explicit one. Turn the driver's statement
-    /// cache off, too (`statement_cache_capacity(0)`).
+    /// cache off, too (`statement_cache_capacity(0)`), and have the pooler reset a session
+    /// after every transaction: the driver names its statements all the same.
     Pooler,
 }
 

@@ -154,7 +154,7 @@ impl<B: Streams> Reconciler<B> {
     pub async fn verify(&self) -> Result<u64, worker::Error> {
         let mut sent = 0;
         for spec in &self.streams {
-            let state = self.bus.ensure_stream(spec).await?;
+            let state = self.state(spec).await?;
             sent += self.sent_elsewhere(&state).await?;
             sent += self.compare(&state.name).await?;
         }
@@ -163,7 +163,7 @@ impl<B: Streams> Reconciler<B> {
 
     /// A quick look at one stream; everything, if that finds something wrong.
     async fn look(&self, spec: &StreamSpec, suspected: bool) -> Result<u64, Error> {
-        let state = self.bus.ensure_stream(spec).await?;
+        let state = self.state(spec).await?;
         let elsewhere = self.sent_elsewhere(&state).await?;
         let hold = self.samples_hold(&state).await?;
         if hold && !suspected {
@@ -175,6 +175,25 @@ impl<B: Streams> Reconciler<B> {
             "the broker has lost acknowledged messages, comparing everything",
         );
         Ok(elsewhere + self.compare(&state.name).await?)
+    }
+
+    /// The stream as it is, made if it is missing. One with other settings is still a stream to
+    /// be compared with.
+    async fn state(&self, spec: &StreamSpec) -> Result<StreamState, Error> {
+        match self.bus.ensure_stream(spec).await {
+            Err(error @ StreamError::Mismatch { .. }) => {
+                tracing::warn!(
+                    worker = self.name,
+                    error = &error as &(dyn std::error::Error + 'static),
+                    "the stream has other settings than it should",
+                );
+                self.bus
+                    .stream(&spec.name)
+                    .await?
+                    .ok_or_else(|| error.into())
+            }
+            state => Ok(state?),
+        }
     }
 
     /// Events that are said to be in a stream of this name that is no more.
@@ -322,7 +341,14 @@ impl<B: Streams> Reconciler<B> {
             HashMap::new()
         };
         let gone = |row: &&Stored| held.get(&sequence(row)) != Some(&row.event_id);
-        Ok(rows.iter().filter(gone).copied().collect())
+        let missing: Vec<Stored> = rows.iter().filter(gone).copied().collect();
+        // A reader may have been behind: what it did not see is asked for once more, of whoever
+        // must know.
+        let sequences: Vec<u64> = missing.iter().map(sequence).collect();
+        let ids = self.bus.ids_at(&state.name, &sequences).await?;
+        let asked = missing.iter().zip(ids);
+        let lost = asked.filter(|(row, id)| *id != Some(row.event_id));
+        Ok(lost.map(|(row, _)| *row).collect())
     }
 
     async fn line(&self) -> sqlx::Result<Line> {
@@ -356,14 +382,19 @@ impl<B: Streams> Worker for Reconciler<B> {
 
     async fn tick(&self) -> Result<Tick, worker::Error> {
         let suspected = self.suspicion.take();
+        let mut failed = None;
         for spec in &self.streams {
+            // One that can't be asked keeps nobody from asking the others.
             if let Err(error) = self.look(spec, suspected).await {
-                // What has not been looked into is still suspected.
-                if suspected {
-                    self.suspicion.raise();
-                }
-                return Err(error.into());
+                failed = Some(error);
             }
+        }
+        if let Some(error) = failed {
+            // What has not been looked into is still suspected.
+            if suspected {
+                self.suspicion.raise();
+            }
+            return Err(error.into());
         }
         let now = self.clock.now().unix_timestamp();
         metrics::gauge!(CHECKED_AT, "worker" => self.name.clone())

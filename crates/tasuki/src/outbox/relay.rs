@@ -1,10 +1,10 @@
 //! The relay: claims committed events, publishes them in batches, settles them in batches.
 //!
 //! It dies after the publish and before the settlement: the events are published again. The
-//! broker is away: they go back as they were, and the relay asks carefully, one event at a
-//! time, until it is back. Only an event that the broker refuses by itself uses up attempts.
+//! broker is away, or one of its streams: they go back for a few seconds, no attempt poorer, and
+//! the relay asks now and then whether it is back; other streams go on meanwhile. Only an event that the broker refuses by itself uses up attempts.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ use super::store::{EventRow, Place};
 use super::{Outbox, Routes, Suspicion};
 use crate::bus::{Message, Position, PublishError, Publisher};
 use crate::lease::{
-    Claim, Claimed, Fence, Leases, Line, Outcome, Owner, Route, Runner, Settings, Unit, Watermark,
-    Work, give_back, told,
+    Claim, Claimed, Fence, Leases, Outcome, Owner, Route, Runner, Settings, Unit, Watermark, Work,
+    give_back, told,
 };
 use crate::retry::{Next, Policy, Verdict};
 use crate::testing::crash_point;
 
 /// Time from the enqueueing of an event to its acknowledgement by the broker, by relay.
 const PUBLISH_DELAY: &str = "tasuki_outbox_publish_delay_seconds";
-/// Whether the broker is taken to be away (1), by relay.
+/// Subjects whose stream does not answer, by relay.
 const BROKER_AWAY: &str = "tasuki_outbox_broker_away";
 
 /// The first pause after the broker could not be reached, and the longest: how much later than
@@ -126,53 +126,53 @@ pub struct Relay<P> {
 /// A sequence per stream, for each that the stream was created as.
 type Highest = HashMap<(Arc<str>, OffsetDateTime), u64>;
 
-/// The lowest sequence that each stream gave to something new.
-fn lowest(published: &[Position]) -> Highest {
-    let mut lowest = Highest::new();
-    for at in published.iter().filter(|at| !at.duplicate) {
-        let stream = (Arc::clone(&at.stream), at.stream_created_at);
-        let least = lowest.entry(stream).or_insert(at.sequence);
-        *least = at.sequence.min(*least);
-    }
-    lowest
-}
-
 #[derive(Debug, Default)]
 struct State {
     /// Ordered events: the key after which the next claim goes on.
     after_key: String,
     /// There are more keys than one claim looks at.
     more_keys: bool,
-    away: Away,
+    /// Subjects whose stream did not answer the last time, and those whose stream did.
+    away: HashMap<Arc<str>, Away>,
+    here: HashSet<Arc<str>>,
     /// The highest acknowledged sequences.
     highest: Highest,
 }
 
-/// What is known of a broker that does not answer.
-#[derive(Debug, Default)]
+impl State {
+    /// Nobody answers, for whatever subject.
+    fn is_deserted(&self) -> bool {
+        self.here.is_empty() && !self.away.is_empty()
+    }
+
+    /// How much longer events to `subject` are not worth a try.
+    fn pause(&self, subject: &str) -> Option<Duration> {
+        let away = self.away.get(subject)?;
+        away.until.checked_duration_since(Instant::now())
+    }
+}
+
+/// What is known of a stream that does not answer.
+#[derive(Debug)]
 struct Away {
-    pause: Option<Duration>,
-    until: Option<Instant>,
+    pause: Duration,
+    until: Instant,
 }
 
 impl Away {
-    /// How much to claim: nothing while it is away, one event to ask whether it is back.
-    fn limit(&self, limit: usize) -> usize {
-        match self.until {
-            None => limit,
-            Some(until) if Instant::now() < until => 0,
-            Some(_) => 1,
-        }
-    }
-
-    fn unreachable(&mut self) {
+    fn again(before: Option<&Self>) -> Self {
         // Relays that lost it together must not come back together.
         let jitter = 0.75 + fastrand::f64() / 2.0;
-        let pause = self.pause.map_or(AWAY.0, |pause| (pause * 2).min(AWAY.1));
-        self.pause = Some(pause);
-        self.until = Some(Instant::now() + pause.mul_f64(jitter));
+        let pause = before.map_or(AWAY.0, |away| (away.pause * 2).min(AWAY.1));
+        Self {
+            pause,
+            until: Instant::now() + pause.mul_f64(jitter),
+        }
     }
 }
+
+/// How claimed events ended.
+type Ended = Vec<(Fence, Outcome<Published>)>;
 
 /// How an event was published, for its settlement.
 #[derive(Clone, Debug)]
@@ -216,12 +216,11 @@ impl<P> Relay<P> {
         }
     }
 
-    /// The outcome of one event. `partly`: others of the same batch were published.
     fn outcome(
         &self,
         claimed: &Claimed<EventRow>,
+        subject: &str,
         result: Result<Position, PublishError>,
-        partly: bool,
     ) -> Outcome<Published> {
         match result {
             Ok(position) => Outcome::Done(Published {
@@ -229,10 +228,9 @@ impl<P> Relay<P> {
                 ordered: claimed.row.ordering_key.is_some(),
             }),
             Err(PublishError::Held) => give_back(),
+            // Not before its stream may be back: others may go to one that is there.
             Err(PublishError::Unreachable(error)) => Outcome::Back {
-                // Only its own stream is away: it must not come back at once. Otherwise the
-                // relay as a whole waits, and the event keeps its place.
-                after: if partly { AWAY.1 } else { Duration::ZERO },
+                after: self.state().pause(subject).unwrap_or(AWAY.0),
                 error: Some(told(&*error)),
             },
             Err(error) => self.refused(claimed.failed_attempts, &told(&error)),
@@ -254,29 +252,23 @@ impl<P> Relay<P> {
 
     /// A sequence that is not above all that were acknowledged before this publish began
     /// is one that was used before: the broker has lost what had it.
-    async fn note(&self, published: &[Position], mut before: Highest) {
-        let lowest = lowest(published);
-        for stream in lowest.keys() {
-            if before.contains_key(stream) {
-                continue;
-            }
-            // The first word of this stream since we began: others know how far it had come.
-            if let Ok(Some(newest)) = self.newest(&stream.0, stream.1).await {
-                before.insert(stream.clone(), newest);
-            }
-        }
-        let reused = lowest
-            .iter()
-            .any(|(stream, sequence)| before.get(stream).is_some_and(|high| sequence <= high));
+    fn note(&self, published: &[Position], before: &Highest) {
+        let is_reused = |at: &Position| {
+            let stream = (Arc::clone(&at.stream), at.stream_created_at);
+            !at.duplicate && before.get(&stream).is_some_and(|high| at.sequence <= *high)
+        };
+        let reused = published.iter().any(is_reused);
         let mut state = self.state();
+        if reused {
+            state.highest.clear();
+        }
         for at in published {
             let stream = (Arc::clone(&at.stream), at.stream_created_at);
             let highest = state.highest.entry(stream).or_default();
             *highest = at.sequence.max(*highest);
         }
+        drop(state);
         if reused {
-            state.highest.clear();
-            drop(state);
             tracing::error!(
                 worker = self.settings.name,
                 "the broker uses sequences again: it has lost acknowledged messages",
@@ -285,31 +277,81 @@ impl<P> Relay<P> {
         }
     }
 
-    async fn newest(&self, stream: &str, created_at: OffsetDateTime) -> sqlx::Result<Option<u64>> {
-        let mut line = Line::open(&self.settings.pool, self.settings.route).await?;
-        let store = &self.outbox.store;
-        let newest = store.newest(line.connection(), stream, created_at).await?;
-        line.close().await?;
-        Ok(newest.and_then(|row| u64::try_from(row.stream_seq).ok()))
+    /// A stream is away if nobody answered for any of its events, and here if anybody did.
+    fn note_reachable(&self, subjects: &[Arc<str>], results: &[Result<Position, PublishError>]) {
+        let mut unanswered: HashMap<&Arc<str>, bool> = HashMap::new();
+        for (subject, result) in subjects.iter().zip(results) {
+            match result {
+                Err(PublishError::Held) => {}
+                Err(PublishError::Unreachable(_)) => {
+                    unanswered.entry(subject).or_insert(true);
+                }
+                _ => {
+                    unanswered.insert(subject, false);
+                }
+            }
+        }
+        let mut state = self.state();
+        for (subject, is_away) in unanswered {
+            let name = || subject.to_string();
+            if is_away {
+                let before = state.away.remove(subject);
+                if before.is_none() {
+                    tracing::warn!(
+                        worker = self.settings.name,
+                        subject = name(),
+                        "the broker can't be reached"
+                    );
+                }
+                state.here.remove(subject);
+                state
+                    .away
+                    .insert(Arc::clone(subject), Away::again(before.as_ref()));
+            } else {
+                if state.away.remove(subject).is_some() {
+                    tracing::info!(
+                        worker = self.settings.name,
+                        subject = name(),
+                        "the broker is back"
+                    );
+                }
+                state.here.insert(Arc::clone(subject));
+            }
+        }
+        let away = u32::try_from(state.away.len()).unwrap_or(u32::MAX);
+        metrics::gauge!(BROKER_AWAY, "worker" => self.settings.name.clone()).set(away);
     }
 
-    /// The broker is away if nobody answered for any event, and here if anybody did.
-    fn note_reachable(&self, reachable: bool) {
-        let mut state = self.state();
-        let gauge = metrics::gauge!(BROKER_AWAY, "worker" => self.settings.name.clone());
-        if reachable {
-            if state.away.until.is_some() {
-                tracing::info!(worker = self.settings.name, "the broker is back");
-            }
-            state.away = Away::default();
-            gauge.set(0);
-        } else {
-            if state.away.until.is_none() {
-                tracing::warn!(worker = self.settings.name, "the broker can't be reached");
-            }
-            state.away.unreachable();
-            gauge.set(1);
+    /// Takes out the events whose stream is away. They come back when it may be there again, and
+    /// not before: others would have to wait behind them.
+    fn without_the_hopeless(
+        &self,
+        unit: Vec<Claimed<EventRow>>,
+    ) -> (Vec<Claimed<EventRow>>, Ended) {
+        let state = self.state();
+        if state.away.is_empty() {
+            return (unit, Vec::new());
         }
+        let mut hopeless = Vec::new();
+        let mut rest = Vec::with_capacity(unit.len());
+        let mut held = HashSet::new();
+        for claimed in unit {
+            let subject = self.settings.routes.subject(&claimed.row.event_type);
+            let key = claimed.row.ordering_key.as_ref();
+            if key.is_some_and(|key| held.contains(key)) {
+                hopeless.push((claimed.fence, give_back()));
+            } else if let Some(pause) = state.pause(&subject) {
+                held.extend(key.cloned());
+                let outcome = Outcome::Back {
+                    after: pause.max(AWAY.0),
+                    error: Some("its stream is away".to_owned()),
+                };
+                hopeless.push((claimed.fence, outcome));
+            } else {
+                rest.push(claimed);
+            }
+        }
+        (rest, hopeless)
     }
 }
 
@@ -331,24 +373,14 @@ impl<P: Publisher> Work for Relay<P> {
         claim: &Claim<'_>,
     ) -> sqlx::Result<Vec<Claimed<EventRow>>> {
         for _ in 0..BLOCKED_CLAIMS {
-            let (after_key, limit) = {
-                let state = self.state();
-                (state.after_key.clone(), state.away.limit(claim.limit))
-            };
-            if limit == 0 {
-                break;
-            }
+            let (after_key, limit) = (self.state().after_key.clone(), claim.limit);
             let start = self.watermark.start();
             let from = start.from.first().copied();
             let place = Place {
                 after_key: &after_key,
                 from: from.unwrap_or(OffsetDateTime::UNIX_EPOCH),
             };
-            let claim = Claim {
-                limit,
-                ..claim.clone()
-            };
-            let (mut rows, next) = self.outbox.store.claim(connection, &claim, &place).await?;
+            let (mut rows, next) = self.outbox.store.claim(connection, claim, &place).await?;
             // In their order: the statement gives them in the order of the heap.
             rows.sort_unstable_by_key(|row| row.row.seq);
             let unordered = rows.iter().filter(|row| row.row.ordering_key.is_none());
@@ -367,33 +399,36 @@ impl<P: Publisher> Work for Relay<P> {
     }
 
     fn expects_more(&self, rows: &[Claimed<EventRow>], limit: usize) -> bool {
-        rows.len() >= limit || (!rows.is_empty() && self.state().more_keys)
+        let state = self.state();
+        // While nobody answers, one claim per poll is enough to find out.
+        !state.is_deserted() && (rows.len() >= limit || (!rows.is_empty() && state.more_keys))
     }
 
     fn frees_others(&self, done: &[(Fence, Published)]) -> bool {
         done.iter().any(|(_, published)| published.ordered)
     }
 
-    async fn run(&self, mut unit: Vec<Claimed<EventRow>>) -> Vec<(Fence, Outcome<Published>)> {
+    async fn run(&self, unit: Vec<Claimed<EventRow>>) -> Vec<(Fence, Outcome<Published>)> {
         let began = Instant::now();
         let before = self.state().highest.clone();
-        let messages = unit.iter_mut().map(|row| self.message(row)).collect();
+        let (mut unit, mut ended) = self.without_the_hopeless(unit);
+        let messages: Vec<Message> = unit.iter_mut().map(|row| self.message(row)).collect();
+        let subjects: Vec<Arc<str>> = messages.iter().map(|m| Arc::clone(&m.subject)).collect();
         let results = self.bus.publish(messages).await;
         crash_point("outbox.published");
+        self.note_reachable(&subjects, &results);
         let published: Vec<Position> = results.iter().flatten().cloned().collect();
-        let unreachable =
-            |result: &Result<_, _>| matches!(result, Err(PublishError::Unreachable(_)));
-        self.note_reachable(!(published.is_empty() && results.iter().any(unreachable)));
-        self.note(&published, before).await;
+        self.note(&published, &before);
         let delay = metrics::histogram!(PUBLISH_DELAY, "worker" => self.settings.name.clone());
         let took = began.elapsed().as_secs_f64();
-        let ended = unit.iter().zip(results).map(|(row, result)| {
+        let told = unit.iter().zip(&subjects).zip(results);
+        ended.extend(told.map(|((row, subject), result)| {
             if result.is_ok() {
                 delay.record(row.row.age + took);
             }
-            (row.fence, self.outcome(row, result, !published.is_empty()))
-        });
-        ended.collect()
+            (row.fence, self.outcome(row, subject, result))
+        }));
+        ended
     }
 
     async fn settle(

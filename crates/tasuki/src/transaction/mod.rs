@@ -6,6 +6,10 @@
 //! whoever gets it next works in one that nobody will commit. Here a begin that was sent is
 //! waited for, whatever becomes of its caller; from then on dropping means rolling back.
 //!
+//! Also what only reads, or writes with one statement, begins a transaction here unless it has to
+//! be fast: behind a pooler in transaction mode a statement outside one may be prepared in one
+//! session and run in another.
+//!
 //! Invariant: a connection returns to the pool only outside a transaction.
 
 mod store;

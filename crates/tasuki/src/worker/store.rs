@@ -4,6 +4,8 @@ use sqlx::Executor;
 use sqlx::PgPool;
 use sqlx::postgres::PgListener;
 
+use crate::transaction;
+
 /// Whether anybody is at the other end.
 pub(super) async fn ping(listener: &mut PgListener) -> sqlx::Result<()> {
     listener.execute("SELECT 1").await?;
@@ -12,9 +14,10 @@ pub(super) async fn ping(listener: &mut PgListener) -> sqlx::Result<()> {
 
 /// Tells everyone who listens on `channel`, in a transaction of its own.
 pub(super) async fn notify(pool: &PgPool, channel: &str) -> Result<(), sqlx::Error> {
+    let mut tx = transaction::begin(pool).await?;
     sqlx::query("SELECT pg_notify($1, '')")
         .bind(channel)
-        .execute(pool)
+        .execute(&mut *tx)
         .await?;
-    Ok(())
+    transaction::commit(tx).await
 }

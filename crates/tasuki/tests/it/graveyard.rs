@@ -24,7 +24,7 @@ pub(crate) const JOBS: Table = Table {
         kind: "kind",
         payload: "convert_to(payload::text, 'UTF8')",
     },
-    lost_claim_counts: true,
+    lost: None,
 };
 
 pub(crate) const EVENTS: Table = Table {
@@ -39,7 +39,7 @@ pub(crate) const EVENTS: Table = Table {
         kind: "event_type",
         payload: "payload",
     },
-    lost_claim_counts: false,
+    lost: None,
 };
 
 pub(crate) fn schema() -> Schema {

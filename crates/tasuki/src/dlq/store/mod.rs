@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgArguments, PgRow, Postgres};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, FromRow, PgConnection, PgPool, Row};
+use sqlx::{AssertSqlSafe, FromRow, PgConnection, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -244,16 +244,16 @@ impl Statements {
         Ok(open)
     }
 
-    pub(super) async fn now(&self, pool: &PgPool) -> sqlx::Result<OffsetDateTime> {
+    pub(super) async fn now(&self, connection: &mut PgConnection) -> sqlx::Result<OffsetDateTime> {
         sqlx::query_scalar("SELECT clock_timestamp()")
-            .fetch_one(pool)
+            .fetch_one(connection)
             .await
     }
 
     /// Where a watch begins: now.
-    pub(super) async fn begin(&self, pool: &PgPool) -> sqlx::Result<Seen> {
+    pub(super) async fn begin(&self, connection: &mut PgConnection) -> sqlx::Result<Seen> {
         let row = sqlx::query(AssertSqlSafe(self.begin.as_str()))
-            .fetch_one(pool)
+            .fetch_one(connection)
             .await?;
         Ok(Seen {
             snapshot: row.try_get("snapshot")?,
@@ -262,11 +262,15 @@ impl Statements {
     }
 
     /// Every death that was committed after `seen`, and how far that was.
-    pub(super) async fn deaths(&self, pool: &PgPool, seen: &Seen) -> sqlx::Result<(Seen, Deaths)> {
+    pub(super) async fn deaths(
+        &self,
+        connection: &mut PgConnection,
+        seen: &Seen,
+    ) -> sqlx::Result<(Seen, Deaths)> {
         let rows = sqlx::query(AssertSqlSafe(self.deaths.as_str()))
             .bind(&seen.snapshot)
             .bind(seen.not_before)
-            .fetch_all(pool)
+            .fetch_all(connection)
             .await?;
         let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let now = Seen {

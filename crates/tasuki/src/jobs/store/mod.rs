@@ -49,6 +49,8 @@ pub(super) struct JobRow {
     pub(super) payload: String,
     pub(super) traceparent: Option<String>,
     pub(super) is_unique: bool,
+    /// Claims of it that expired.
+    pub(super) lost: i32,
 }
 
 /// A job that has just died.
@@ -224,6 +226,20 @@ impl Store {
     }
 }
 
+/// Ends statements of this transaction that take longer, or wait longer for a lock.
+pub(super) async fn limit_statements(
+    connection: &mut PgConnection,
+    limit: Duration,
+) -> sqlx::Result<()> {
+    sqlx::query(
+        "SELECT set_config('statement_timeout', $1, TRUE), set_config('lock_timeout', $1, TRUE)",
+    )
+    .bind(format!("{}ms", limit.as_millis()))
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
 impl FromRow<'_, PgRow> for JobRow {
     fn from_row(row: &PgRow) -> sqlx::Result<Self> {
         let waited: f64 = row.try_get("waited")?;
@@ -235,6 +251,7 @@ impl FromRow<'_, PgRow> for JobRow {
             payload: row.try_get("payload")?,
             traceparent: row.try_get("traceparent")?,
             is_unique: row.try_get("is_unique")?,
+            lost: row.try_get("lost_count")?,
         })
     }
 }

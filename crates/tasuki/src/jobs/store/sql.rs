@@ -32,7 +32,8 @@ pub(super) const JOBS: Table = Table {
     extract(epoch FROM clock_timestamp() - t.next_retry_at)::float8 AS waited,
     t.payload::text AS payload,
     t.traceparent,
-    t.unique_id IS NOT NULL AS is_unique",
+    t.unique_id IS NOT NULL AS is_unique,
+    t.lost_count",
     with: "",
     pick: PICK,
     letter: Letter {
@@ -41,7 +42,7 @@ pub(super) const JOBS: Table = Table {
         payload: "convert_to(payload::text, 'UTF8')",
     },
     // A job may be what took its process down: it must not do so for ever.
-    lost_claim_counts: true,
+    lost: Some("lost_count"),
 };
 
 /// `greatest` ignores what is NULL, and lets no job be due in the past, before those that wait.
@@ -144,7 +145,7 @@ pub(super) const FINISH: &str = "
 WITH gone AS (
     DELETE FROM {schema}.jobs AS t
     USING unnest($1::uuid [], $2::uuid []) AS mine (id, token)
-    WHERE t.job_id = mine.id AND t.claim_token = mine.token AND t.status = 'PROCESSING'
+    WHERE t.job_id = mine.id AND t.claim_token = mine.token
     RETURNING t.*
 ),
 

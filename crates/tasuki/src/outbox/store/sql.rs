@@ -16,7 +16,7 @@ pub(super) const TABLE: Table = Table {
         kind: "event_type",
         payload: "payload",
     },
-    lost_claim_counts: false,
+    lost: None,
 };
 
 /// `$1` limit, `$5` key to go on after, `$6` due time to begin at, `$7` keys, `$8` events per key.
@@ -24,7 +24,9 @@ pub(super) const TABLE: Table = Table {
 /// Ordered events: `keys` walks from key to key, one probe of the index each, so a key with a
 /// long backlog costs what any other does. The first live row of a key is its lock: `heads`
 /// locks it if it may be claimed, and whoever has it may take the rows behind it (`ordered`),
-/// up to the first that may not be claimed. A head that is waiting for its retry, or in
+/// up to the first that may not be claimed. The next claim goes on after the last key that this
+/// one took from, or looked at, so keys are served in turn. (Every part says `< 'infinity'`: the
+/// index is a partial one, and `now()` proves nothing to the planner.) A head that is waiting for its retry, or in
 /// somebody's hands, thus holds up its own key and no other.
 pub(super) const PICK_WITH: &str = "
 keys AS (
@@ -54,13 +56,16 @@ heads AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT t.ordering_key, t.seq
         FROM {table} AS t
-        WHERE t.ordering_key = keys.ordering_key AND t.seq = keys.seq AND {claimable}
+        WHERE t.ordering_key = keys.ordering_key
+            AND t.seq = keys.seq
+            AND t.next_retry_at < 'infinity'
+            AND {claimable}
         FOR UPDATE SKIP LOCKED
     ) AS head
 ),
 
 ordered AS MATERIALIZED (
-    SELECT run.ctid
+    SELECT run.ctid, heads.ordering_key
     FROM heads
     CROSS JOIN LATERAL (
         SELECT t.ctid, bool_and({claimable}) OVER (ORDER BY t.seq) AS unbroken
@@ -85,7 +90,13 @@ unordered AS MATERIALIZED (
 ),
 
 place AS (
-    SELECT max(ordering_key) FILTER (WHERE nth = $7) AS place FROM keys
+    SELECT
+        CASE
+            WHEN (SELECT count(*) FROM ordered) >= $1
+                THEN (SELECT max(ordering_key) FROM ordered)
+            ELSE max(ordering_key) FILTER (WHERE nth = $7)
+        END AS place
+    FROM keys
 )";
 
 pub(super) const INSERT: &str = "
@@ -108,7 +119,7 @@ WITH gone AS (
     DELETE FROM {schema}.outbox_events AS t
     USING unnest($1::uuid [], $2::uuid [], $3::text [], $4::timestamptz [], $5::bigint [])
         AS mine (id, token, stream, stream_created_at, stream_seq)
-    WHERE t.event_id = mine.id AND t.claim_token = mine.token AND t.status = 'IN_FLIGHT'
+    WHERE t.event_id = mine.id AND t.claim_token = mine.token
     RETURNING t.*, mine.stream, mine.stream_created_at, mine.stream_seq
 )
 

@@ -283,14 +283,14 @@ async fn a_payload_that_cannot_be_read_is_dead_at_once_with_a_letter() {
 }
 
 #[tokio::test]
-async fn a_job_whose_worker_was_lost_in_every_attempt_dies_without_another() {
+async fn a_job_whose_worker_was_lost_ten_times_in_a_row_dies_without_another_try() {
     let bench = Bench::new().await;
     let ran = Ran::default();
     bench.push(&task("a")).await;
-    // Three workers claimed it and were never heard of again; the third claim expires now.
+    // Ten workers claimed it and were never heard of again; the tenth claim expires now.
     bench
         .execute(
-            "UPDATE app.jobs SET status = 'PROCESSING', attempt_count = 2, claim_token = gen_random_uuid(),
+            "UPDATE app.jobs SET status = 'PROCESSING', lost_count = 9, claim_token = gen_random_uuid(),
              lease_until = now()",
         )
         .await;
@@ -302,6 +302,37 @@ async fn a_job_whose_worker_was_lost_in_every_attempt_dies_without_another() {
         .await
         .unwrap();
     assert!(error.contains("worker was lost"), "{error}");
+}
+
+#[tokio::test]
+async fn a_lost_worker_costs_no_attempt_and_jobs_that_lost_two_are_tried_one_at_a_time() {
+    let bench = Bench::new().await;
+    let ran = Ran::default();
+    for name in ["a", "b", "c", "d"] {
+        bench.push(&task(name)).await;
+    }
+    let expired = "status = 'PROCESSING', claim_token = gen_random_uuid(), lease_until = now()";
+    bench
+        .execute(&format!(
+            "UPDATE app.jobs SET {expired}, lost_count = CASE payload ->> 'name' WHEN 'a' THEN 0 ELSE 1 END"
+        ))
+        .await;
+    let worker = bench.worker(ran.handler());
+    worker.drain().await.unwrap();
+    assert_eq!(ran.names(), ["a", "b"], "and not the other suspects");
+    assert_eq!(
+        bench
+            .number("SELECT sum(attempt_count) FROM app.jobs")
+            .await,
+        0
+    );
+    for all in [3, 4] {
+        bench
+            .execute("UPDATE app.jobs SET next_retry_at = now()")
+            .await;
+        bench.worker(ran.handler()).drain().await.unwrap();
+        assert_eq!(ran.names().len(), all);
+    }
 }
 
 #[tokio::test]

@@ -251,6 +251,48 @@ async fn a_poison_event_dies_after_its_attempts_and_delays_nobody() {
     );
 }
 
+/// A publisher one of whose streams is away.
+struct HalfAway(MemoryBus);
+
+impl Publisher for HalfAway {
+    async fn publish(&self, batch: Vec<Message>) -> Vec<Result<Position, PublishError>> {
+        let mut results = Vec::new();
+        for message in batch {
+            results.push(if &*message.subject == "shop.payments" {
+                Err(PublishError::Unreachable("no leader".into()))
+            } else {
+                self.0.publish(vec![message]).await.remove(0)
+            });
+        }
+        results
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_is_away_holds_up_its_own_events_and_no_others() {
+    let shop = Shop::open().await;
+    let stuck: Vec<Event> = (0..1_500).map(|n| event("OrderPaid", n)).collect();
+    shop.enqueue_these(&stuck).await;
+    let ids = shop.enqueue(100).await;
+    let mut settings = shop.settings();
+    settings.routes = Routes::to(SUBJECT).route("OrderPaid", "shop.payments");
+    settings.poll = Duration::from_millis(50);
+    let bus = Arc::new(HalfAway((*shop.bus).clone()));
+    let relay = outbox::relay(&shop.outbox, bus, settings);
+    let supervisor = tasuki::worker::Supervisor::new(Clock::system());
+    let wake = relay.wake();
+    supervisor.start_with(relay, wake);
+    // One that is known to be there makes the other a stream that is away, not a broker.
+    tasuki_testkit::eventually("the others are published", async || {
+        (shop.count(PUBLISHED).await == 100).then_some(())
+    })
+    .await;
+    assert_eq!(shop.count(ATTEMPTS).await, 0);
+    assert_same(shop.arrived(), ids);
+    let stopped = supervisor.stop(Duration::from_secs(5)).await;
+    assert_eq!(stopped, tasuki::worker::Stopped::Finished);
+}
+
 /// A publisher that panics for some events.
 struct Panics(MemoryBus, AtomicUsize);
 
