@@ -1,7 +1,7 @@
 //! Finds the servers' programs and their versions on this machine.
 //!
 //! The first one that is new enough wins, in this order: the project's own tools,
-//! the PATH, and the place where Debian hides PostgreSQL.
+//! the PATH, and the places where Debian hides PostgreSQL and PgBouncer.
 
 use std::{
     fmt, fs,
@@ -16,6 +16,9 @@ use crate::{Error, Options};
 
 /// A program that takes longer to say its version is not a server.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where Debian puts servers, and where only root's PATH leads.
+const SYSTEM: &str = "/usr/sbin";
 
 /// A kind of program, and the oldest version that will do.
 #[derive(Debug)]
@@ -46,6 +49,13 @@ pub(crate) const REDIS: Wanted = Wanted {
     binary: "redis-server",
     package: "redis",
     needed: Version(7, 0, 0),
+    versions: None,
+};
+
+pub(crate) const PGBOUNCER: Wanted = Wanted {
+    binary: "pgbouncer",
+    package: "pgbouncer",
+    needed: Version(1, 18, 0),
     versions: None,
 };
 
@@ -103,6 +113,7 @@ fn candidates(wanted: &Wanted, options: &Options) -> Vec<PathBuf> {
     tools
         .chain(path)
         .chain(versions)
+        .chain([PathBuf::from(SYSTEM)])
         .map(|dir| dir.join(wanted.binary))
         // Links are not resolved: Redis is one file that looks at the name it is called by.
         .filter_map(|path| std::path::absolute(path).ok())
@@ -189,6 +200,10 @@ mod tests {
         assert_eq!(
             parsed("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0"),
             (Version(7, 0, 15), "7.0.15".to_owned())
+        );
+        assert_eq!(
+            parsed("PgBouncer 1.18.0\nlibevent 2.1.12-stable"),
+            (Version(1, 18, 0), "1.18.0".to_owned())
         );
         assert_eq!(parsed("postgres (PostgreSQL) 18beta1").0, Version(18, 0, 0));
         assert!(parse("command not found").is_none());

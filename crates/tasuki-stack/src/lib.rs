@@ -3,7 +3,8 @@
 //! A [`Stack`] is what `make run`, the tests and the fault suite stand on. It finds the
 //! servers on the machine, starts each on a loopback port with its data below one
 //! folder, and returns when all of them answer over their own protocols. One server alone
-//! is started by [`Postgres::start`], [`Nats::start`] or [`Redis::start`].
+//! is started by [`Postgres::start`], [`Nats::start`] or [`Redis::start`],
+//! and a pooler in front of a database by [`PgBouncer::start`].
 //!
 //! What it promises:
 //! - no server outlives its owner, not even one that is killed with SIGKILL;
@@ -24,6 +25,7 @@ mod home;
 mod log;
 mod nats;
 mod options;
+mod pgbouncer;
 mod port;
 mod postgres;
 mod process;
@@ -43,6 +45,7 @@ pub use self::{
     error::Error,
     nats::{Nats, NatsCluster},
     options::{Options, Ports},
+    pgbouncer::PgBouncer,
     port::free_port,
     postgres::{Postgres, Replication, Standby},
     proxy::Proxy,

@@ -24,6 +24,7 @@ pub(crate) enum Owner {
     Postgres,
     Nats,
     Redis,
+    PgBouncer,
 }
 
 /// A port, and whether losing it to another program is an error or bad luck.
@@ -42,6 +43,7 @@ pub(crate) struct Stored {
     postgres: Option<u16>,
     nats: Option<u16>,
     redis: Option<u16>,
+    pgbouncer: Option<u16>,
 }
 
 /// A random loopback port that nobody listens on, below the ephemeral range.
@@ -106,6 +108,7 @@ impl Stored {
             Owner::Postgres => (fixed.postgres, self.postgres),
             Owner::Nats => (fixed.nats, self.nats),
             Owner::Redis => (fixed.redis, self.redis),
+            Owner::PgBouncer => (None, self.pgbouncer),
         };
         match fixed.or(kept) {
             Some(port) => Ok(Port::Kept(port)),
@@ -141,6 +144,7 @@ impl Stored {
             Owner::Postgres => &mut self.postgres,
             Owner::Nats => &mut self.nats,
             Owner::Redis => &mut self.redis,
+            Owner::PgBouncer => &mut self.pgbouncer,
         }
     }
 }

@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use crate::{
     Error, Proxy,
     home::Home,
-    log, nats,
+    log, nats, pgbouncer,
     port::{self, Owner, Port, loopback},
     postgres,
     process::{self, Launch, Process},
@@ -74,6 +74,7 @@ pub(crate) enum Probe {
     Postgres(postgres::Probe),
     Nats(nats::Probe),
     Redis(redis::Probe),
+    PgBouncer(pgbouncer::Probe),
 }
 
 impl Server {
@@ -109,7 +110,7 @@ impl Server {
         }
     }
 
-    /// What people call it: `PostgreSQL`, `NATS` or `Redis`.
+    /// What people call it: `PostgreSQL`, `NATS`, `Redis` or `PgBouncer`.
     pub fn name(&self) -> &'static str {
         self.plan.name
     }
@@ -333,7 +334,7 @@ impl Probe {
     async fn prepare(&self) -> Result<(), Error> {
         match self {
             Self::Postgres(probe) => probe.prepare().await,
-            Self::Nats(_) | Self::Redis(_) => Ok(()),
+            Self::Nats(_) | Self::Redis(_) | Self::PgBouncer(_) => Ok(()),
         }
     }
 
@@ -343,6 +344,7 @@ impl Probe {
             Self::Postgres(probe) => probe.ask(port).await,
             Self::Nats(probe) => probe.ask(port).await,
             Self::Redis(probe) => probe.ask(port, pid).await,
+            Self::PgBouncer(probe) => probe.ask(port).await,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Who runs PostgreSQL. It refuses to run as root, so root lends it an unprivileged
-//! user; everybody else runs it as themselves.
+//! Who runs PostgreSQL and PgBouncer. They refuse to run as root, so root lends them an
+//! unprivileged user; everybody else runs them as themselves.
 
 use std::{
     ffi::OsString,
@@ -26,7 +26,7 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// The user to run PostgreSQL as, or `None` to run it as ourselves.
+    /// The user to run such a server as, or `None` to run it as ourselves.
     pub(crate) fn choose(dir: &Path) -> Result<Option<Self>, Error> {
         if !geteuid().is_root() {
             return Ok(None);

@@ -17,6 +17,7 @@ mod inbox;
 mod jobs;
 mod migrate;
 mod outbox;
+mod pooler;
 mod retry;
 mod upkeep;
 mod worker;
