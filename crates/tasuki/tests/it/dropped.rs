@@ -6,6 +6,10 @@ use std::task::Poll;
 use sqlx::PgPool;
 use tasuki_testkit::eventually;
 
+/// How often to try at least: on a busy machine every answer may be there before it is asked for,
+/// and a future then comes to its end at its first poll.
+pub(crate) const ROUNDS: usize = 12;
+
 /// Polls `future` up to `polls` times, then drops it. Its value, if it had one by then.
 pub(crate) async fn after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
