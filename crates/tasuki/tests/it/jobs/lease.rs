@@ -235,8 +235,9 @@ async fn a_job_that_is_cut_by_a_stop_goes_back_at_once_and_costs_nothing() {
     let supervisor = start(worker);
     gate.begun.notified().await;
 
+    // Long enough for a claim that is on its way: it is the job that is to be cut.
     assert_eq!(
-        supervisor.stop(Duration::from_millis(1)).await,
+        supervisor.stop(Duration::from_millis(500)).await,
         Stopped::Cut
     );
 
