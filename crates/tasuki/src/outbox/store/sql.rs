@@ -172,11 +172,21 @@ SELECT EXISTS (
     HAVING count(*) > 1
 )";
 
-/// The row gets its old place back, so that events of one key are sent again in their order.
+/// The row gets its old place back, so that events of one key are sent again in their order. What
+/// another reconciler has locked, it sends again: two that waited for each other would deadlock.
 pub(super) const SEND_AGAIN: &str = "
-WITH lost AS (
+WITH chosen AS (
+    SELECT t.stream_seq, t.event_id
+    FROM {schema}.outbox_published AS t
+    INNER JOIN unnest($3::uuid [], $4::bigint []) AS gone (event_id, stream_seq)
+        ON t.stream_seq = gone.stream_seq AND t.event_id = gone.event_id
+    WHERE t.stream = $1 AND t.stream_created_at = $2
+    FOR UPDATE OF t SKIP LOCKED
+),
+
+lost AS (
     DELETE FROM {schema}.outbox_published AS t
-    USING unnest($3::uuid [], $4::bigint []) AS gone (event_id, stream_seq)
+    USING chosen AS gone
     WHERE t.stream = $1
         AND t.stream_created_at = $2
         AND t.stream_seq = gone.stream_seq
@@ -196,6 +206,7 @@ WITH chosen AS (
     WHERE stream = $1 AND stream_created_at < $2
     ORDER BY stream_created_at, stream_seq
     LIMIT $3
+    FOR UPDATE SKIP LOCKED
 ),
 
 chosen_later AS (
@@ -204,6 +215,7 @@ chosen_later AS (
     WHERE stream = $1 AND stream_created_at > $2
     ORDER BY stream_created_at, stream_seq
     LIMIT $3
+    FOR UPDATE SKIP LOCKED
 ),
 
 lost AS (
