@@ -8,14 +8,14 @@
 use std::collections::HashSet;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::{AcquireError, Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::prefetch::Prefetch;
 use super::settle::{Desk, Ended};
@@ -32,6 +32,10 @@ const HOLD_AT_MOST: usize = 2000;
 pub struct Runner<W: Work> {
     shared: Arc<Shared<W>>,
     tasks: Mutex<JoinSet<()>>,
+    /// The claim that is on its way.
+    asking: Mutex<JoinSet<sqlx::Result<Vec<Claimed<W::Row>>>>>,
+    /// Renews the leases from the first claim on, whatever holds up the ticks.
+    keeper: OnceLock<JoinSet<()>>,
 }
 
 struct Shared<W: Work> {
@@ -69,6 +73,8 @@ impl<W: Work> Runner<W> {
         Self {
             shared: Arc::new(shared),
             tasks: Mutex::default(),
+            asking: Mutex::default(),
+            keeper: OnceLock::new(),
         }
     }
 
@@ -112,7 +118,37 @@ impl<W: Work> Runner<W> {
             shared.desk.more.store(true, Ordering::Release);
             return Ok(0);
         }
-        let settings = &shared.desk.settings;
+        // A tick may be cut at any await, but a claim that was sent is made: it is waited for in a
+        // task of its own, by the next tick or by the release, whichever comes.
+        let mut asking = self.asking.lock().await;
+        self.keeper
+            .get_or_init(|| JoinSet::from_iter([Arc::clone(shared).keep()]));
+        if asking.is_empty() {
+            asking.spawn(Arc::clone(shared).ask(room));
+        }
+        let Some(asked) = asking.join_next().await else {
+            return Ok(0);
+        };
+        let rows = asked??;
+        crash_point("lease.claimed");
+        let claimed = rows.len();
+        shared.start(&mut tasks, rows);
+        Ok(claimed)
+    }
+
+    /// Waits for everything that runs.
+    async fn wait(&self) {
+        let mut tasks = self.tasks.lock().await;
+        while tasks.join_next().await.is_some() {}
+        self.shared.desk.settle().await;
+    }
+}
+
+impl<W: Work> Shared<W> {
+    /// Claims up to `room` rows. They are held from here on, whoever starts them or gives them
+    /// back.
+    async fn ask(self: Arc<Self>, room: usize) -> sqlx::Result<Vec<Claimed<W::Row>>> {
+        let settings = &self.desk.settings;
         let began = Instant::now();
         let claim = Claim {
             owner: &settings.owner,
@@ -120,46 +156,33 @@ impl<W: Work> Runner<W> {
             limit: room,
         };
         let mut line = Line::open(&settings.pool, settings.route).await?;
-        let rows = shared.desk.work.claim(line.connection(), &claim).await?;
+        let rows = self.desk.work.claim(line.connection(), &claim).await?;
         line.close().await?;
-        crash_point("lease.claimed");
-        let claimed = rows.len();
-        let more = shared.desk.work.expects_more(&rows, room);
-        shared.desk.more.store(more, Ordering::Release);
-        shared.desk.tally.claimed(claimed, began.elapsed());
+        let more = self.desk.work.expects_more(&rows, room);
+        self.desk.more.store(more, Ordering::Release);
+        self.desk.tally.claimed(rows.len(), began.elapsed());
         // From before the claim: what we believe of a lease must not outlive what the
         // database does.
-        shared.desk.hold(rows.iter().map(|row| row.fence), began);
-        shared.start(&mut tasks, rows);
-        Ok(claimed)
+        self.desk.hold(rows.iter().map(|row| row.fence), began);
+        Ok(rows)
     }
 
-    /// Waits for everything that runs, and keeps its leases meanwhile.
-    async fn wait(&self) {
-        let desk = &self.shared.desk;
-        let mut tasks = self.tasks.lock().await;
-        let mut renewals = interval(desk.settings.lease / 6);
+    /// Keeps the leases of what is held, for as long as the runner lives.
+    async fn keep(self: Arc<Self>) {
+        let mut renewals = interval(self.desk.settings.lease / 6);
+        renewals.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            tokio::select! {
-                ended = tasks.join_next() => if ended.is_none() { break },
-                _ = renewals.tick() => self.renew().await,
+            renewals.tick().await;
+            if let Err(error) = self.desk.renew().await {
+                tracing::warn!(
+                    worker = self.desk.work.name(),
+                    error = &error as &(dyn std::error::Error + 'static),
+                    "renewal failed, will retry",
+                );
             }
         }
-        desk.settle().await;
     }
 
-    async fn renew(&self) {
-        if let Err(error) = self.shared.desk.renew().await {
-            tracing::warn!(
-                worker = self.name(),
-                error = &error as &(dyn std::error::Error + 'static),
-                "renewal failed, will retry",
-            );
-        }
-    }
-}
-
-impl<W: Work> Shared<W> {
     /// How many rows to claim now; 0: none, somebody will wake us when there is room.
     fn room(&self) -> usize {
         let settings = &self.desk.settings;
@@ -276,13 +299,10 @@ impl<W: Work> Worker for Runner<W> {
     }
 
     fn poll_interval(&self) -> Duration {
-        // Ticks renew, too: a poll that is longer than the lease must not lose it.
-        let settings = &self.shared.desk.settings;
-        settings.poll.min(settings.lease / 6)
+        self.shared.desk.settings.poll
     }
 
     async fn tick(&self) -> Result<Tick, worker::Error> {
-        self.shared.desk.renew().await?;
         self.claim().await?;
         let again = self.shared.desk.more.load(Ordering::Acquire) && self.shared.room() > 0;
         Ok(if again { Tick::Worked } else { Tick::Idle })
@@ -296,6 +316,9 @@ impl<W: Work> Worker for Runner<W> {
     }
 
     async fn release(&self) {
+        // A claim that was cut off from its tick would take what is given back below.
+        let mut asking = self.asking.lock().await;
+        while asking.join_next().await.is_some() {}
         self.tasks.lock().await.shutdown().await;
         self.shared.desk.abandon();
         self.shared.desk.settle().await;

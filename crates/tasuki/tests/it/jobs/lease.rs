@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tasuki::worker::Stopped;
+use tasuki::worker::{Stopped, Worker};
 use tasuki_testkit::eventually;
 use tokio::sync::Notify;
 
@@ -127,6 +127,45 @@ async fn a_job_that_outlives_its_lease_is_renewed_and_runs_once() {
 }
 
 #[tokio::test]
+async fn a_claim_that_hangs_holds_up_no_renewal() {
+    let bench = Bench::new().await;
+    let (gate, heard) = (Gate::default(), Heard::listen());
+    let inside = gate.clone();
+    let registry = Registry::new().on::<Task, _>(move |_, _| {
+        let gate = inside.clone();
+        async move {
+            gate.pass().await;
+            Ok::<(), Failure>(())
+        }
+    });
+    bench.push(&task("a")).await;
+    let lease = Duration::from_millis(600);
+    let queue = default_queue().lease(lease).concurrency(2);
+    let supervisor = start(bench.worker_of(&queue, &registry));
+    gate.begun.notified().await;
+    let lock = hang_claims(&bench).await;
+    bench.push(&task("b")).await;
+    a_claim_hangs(&bench).await;
+
+    // sleep: the subject is time itself, two leases of it.
+    tokio::time::sleep(lease * 2).await;
+
+    let lost = "SELECT count(*) FROM app.jobs WHERE lease_until < now()";
+    assert_eq!(bench.number(lost).await, 0);
+    lock.commit().await.unwrap();
+    gate.begun.notified().await;
+    gate.open.notify_one();
+    eventually("one is done", async || {
+        (bench.left().await == 1).then_some(())
+    })
+    .await;
+    gate.open.notify_one();
+    assert_eq!(supervisor.stop(GRACE).await, Stopped::Finished);
+    assert_eq!(bench.left().await, 0);
+    assert_eq!(heard.lost(), 0);
+}
+
+#[tokio::test]
 async fn a_lost_claim_ends_its_work_at_the_next_renewal() {
     let bench = Bench::new().await;
     let gate = Gate::default();
@@ -235,9 +274,8 @@ async fn a_job_that_is_cut_by_a_stop_goes_back_at_once_and_costs_nothing() {
     let supervisor = start(worker);
     gate.begun.notified().await;
 
-    // Long enough for a claim that is on its way: it is the job that is to be cut.
     assert_eq!(
-        supervisor.stop(Duration::from_millis(500)).await,
+        supervisor.stop(Duration::from_millis(1)).await,
         Stopped::Cut
     );
 
@@ -245,4 +283,63 @@ async fn a_job_that_is_cut_by_a_stop_goes_back_at_once_and_costs_nothing() {
     let ran = Ran::default();
     assert_eq!(bench.worker(ran.handler()).drain().await.unwrap(), 1);
     assert_eq!(ran.names(), ["a"]);
+}
+
+#[tokio::test]
+async fn a_claim_that_is_cut_on_its_way_keeps_nothing() {
+    let bench = Bench::new().await;
+    let worker = bench.worker(|_, _| std::future::pending::<Result<(), Failure>>());
+    let lock = hang_claims(&bench).await;
+    bench.push(&task("a")).await;
+    tokio::select! {
+        _ = worker.tick() => panic!("the claim does not hang"),
+        () = a_claim_hangs(&bench) => {}
+    }
+
+    let (_, committed) = tokio::join!(worker.release(), lock.commit());
+
+    committed.unwrap();
+    // Who stood in line for the table before us has been served when we have it.
+    let mut last = bench.pool().begin().await.unwrap();
+    sqlx::query("LOCK TABLE app.jobs IN ACCESS EXCLUSIVE MODE")
+        .execute(&mut *last)
+        .await
+        .unwrap();
+    let pending: Vec<bool> = sqlx::query_scalar("SELECT status = 'PENDING' FROM app.jobs")
+        .fetch_all(&mut *last)
+        .await
+        .unwrap();
+    assert_eq!(pending, [true]);
+}
+
+/// From now on a claim waits, inside of its statement, for the transaction that this returns.
+async fn hang_claims(bench: &Bench) -> sqlx::Transaction<'static, sqlx::Postgres> {
+    bench
+        .execute(
+            "CREATE FUNCTION app.hang() RETURNS trigger LANGUAGE plpgsql AS
+             'BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NEW; END'",
+        )
+        .await;
+    bench
+        .execute(
+            "CREATE TRIGGER hang BEFORE UPDATE ON app.jobs FOR EACH ROW
+             WHEN (OLD.status = 'PENDING') EXECUTE FUNCTION app.hang()",
+        )
+        .await;
+    let mut lock = bench.pool().begin().await.unwrap();
+    sqlx::query("SELECT pg_advisory_xact_lock(7)")
+        .execute(&mut *lock)
+        .await
+        .unwrap();
+    lock
+}
+
+async fn a_claim_hangs(bench: &Bench) {
+    let waiting = "SELECT count(*) FROM pg_locks
+                   WHERE locktype = 'advisory' AND objid = 7 AND NOT granted
+                       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    eventually("the claim hangs", async || {
+        (bench.number(waiting).await == 1).then_some(())
+    })
+    .await;
 }
