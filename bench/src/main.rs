@@ -16,6 +16,7 @@ mod store;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tokio::runtime::Builder;
 
 /// Load scenarios: the library, its peers and plain SQL in one run.
 #[derive(Debug, Parser)]
@@ -35,9 +36,8 @@ enum Command {
     },
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match run(Command::parse()).await {
+fn main() -> ExitCode {
+    match start(Command::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
@@ -45,6 +45,23 @@ async fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+fn start(command: Command) -> anyhow::Result<bool> {
+    // Whoever enqueues has one thread, as pgbench has, and leaves the rest to the server.
+    let enqueues = matches!(
+        command,
+        Command::Ours {
+            verb: contest::Verb::Enqueue { .. },
+            ..
+        }
+    );
+    let mut runtime = if enqueues {
+        Builder::new_current_thread()
+    } else {
+        Builder::new_multi_thread()
+    };
+    runtime.enable_all().build()?.block_on(run(command))
 }
 
 /// Whether every target that could be measured was met.

@@ -20,8 +20,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
-use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Connection as _, PgPool};
 use tasuki::bus::{NatsBus, StreamSpec};
 use tasuki::jobs::{self, Job, Jobs, Queue, Registry};
 use tasuki::outbox::{self, Event, Outbox, RelaySettings, Routes};
@@ -46,6 +46,18 @@ const BULK: u32 = 1000;
 #[derive(Serialize, Deserialize)]
 struct Noop {
     n: u64,
+    email: String,
+    template: String,
+}
+
+impl Noop {
+    fn new(n: u64) -> Self {
+        Self {
+            n,
+            email: "someone@example.com".to_owned(),
+            template: "welcome".to_owned(),
+        }
+    }
 }
 
 impl Job for Noop {
@@ -121,7 +133,7 @@ async fn fill(url: &str, rows: u32) -> anyhow::Result<()> {
     let (pool, jobs) = (pool(url, 1).await?, jobs()?);
     for from in (0..rows).step_by(usize::try_from(BULK)?) {
         let batch: Vec<Noop> = (from..rows.min(from + BULK))
-            .map(|n| Noop { n: u64::from(n) })
+            .map(|n| Noop::new(u64::from(n)))
             .collect();
         let mut tx = pool.begin().await?;
         jobs.enqueue_all(&mut tx, &batch).await?;
@@ -159,10 +171,11 @@ async fn enqueue(url: &str, clients: u32, seconds: u32) -> anyhow::Result<Enqueu
     let (pool, jobs) = (pool(url, clients).await?, jobs()?);
     let until = Instant::now() + Duration::from_secs(u64::from(seconds));
     let client = async || {
+        let mut connection = pool.acquire().await?;
         let mut done = 0_u32;
         while Instant::now() < until {
-            let mut tx = pool.begin().await?;
-            jobs.enqueue(&mut tx, &Noop { n: 1 }).await?;
+            let mut tx = connection.begin().await?;
+            jobs.enqueue(&mut tx, &Noop::new(1)).await?;
             tx.commit().await?;
             done += 1;
         }
@@ -202,6 +215,7 @@ async fn latency(url: &str, rate: u32, seconds: u32) -> anyhow::Result<Waited> {
     let wake = ringer.wake();
     supervisor.start_with(ringer, wake);
 
+    let mut connection = pool.acquire().await?;
     let jobs_in_all = rate * seconds;
     let mut beat = interval(Duration::from_secs_f64(1.0 / f64::from(rate)));
     beat.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -209,9 +223,7 @@ async fn latency(url: &str, rate: u32, seconds: u32) -> anyhow::Result<Waited> {
     for _ in 0..jobs_in_all {
         beat.tick().await;
         let n = u64::try_from(began.elapsed().as_micros())?;
-        let mut tx = pool.begin().await?;
-        producer.enqueue(&mut tx, &Noop { n }).await?;
-        tx.commit().await?;
+        producer.enqueue(&mut connection, &Noop::new(n)).await?;
         producer.ring();
     }
     let per_second = f64::from(jobs_in_all) / start.elapsed().as_secs_f64();

@@ -20,7 +20,7 @@ use graphile_worker::{
     WorkerOptions, WorkerUtils,
 };
 use serde::{Deserialize, Serialize};
-use sqlx::{PgPool, postgres::PgPoolOptions};
+use sqlx::{Connection, PgPool, postgres::PgPoolOptions};
 use tokio::{
     sync::Notify,
     task::JoinSet,
@@ -210,9 +210,10 @@ async fn enqueue(url: &str, clients: u32, seconds: u64) -> Done {
     for _ in 0..clients {
         let (pool, utils) = (pool.clone(), utils.clone());
         tasks.spawn(async move {
+            let mut connection = pool.acquire().await?;
             let mut committed = 0_usize;
             while Instant::now() < end {
-                let mut tx = pool.begin().await?;
+                let mut tx = connection.begin().await?;
                 let mut utils = utils.clone().with_executor(&mut tx);
                 utils
                     .add_job(Noop::new(committed), JobSpec::default())

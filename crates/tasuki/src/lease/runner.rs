@@ -26,6 +26,9 @@ use crate::worker::{self, Tick, Wake, Worker, panic_message};
 /// Rows that a runner of single rows holds at most, running and about to.
 const HOLD_AT_MOST: usize = 2000;
 
+/// The answer to a claim.
+type Asked<R> = sqlx::Result<Vec<Claimed<R>>>;
+
 /// Runs [`Work`]. It is a worker: start it with
 /// [`Supervisor::start_with`](crate::worker::Supervisor::start_with) and its own
 /// [`wake`](Self::wake).
@@ -33,7 +36,7 @@ pub struct Runner<W: Work> {
     shared: Arc<Shared<W>>,
     tasks: Mutex<JoinSet<()>>,
     /// The claim that is on its way.
-    asking: Mutex<JoinSet<sqlx::Result<Vec<Claimed<W::Row>>>>>,
+    asking: Mutex<JoinSet<Asked<W::Row>>>,
     /// Renews the leases from the first claim on, whatever holds up the ticks.
     keeper: OnceLock<JoinSet<()>>,
 }
@@ -147,7 +150,7 @@ impl<W: Work> Runner<W> {
 impl<W: Work> Shared<W> {
     /// Claims up to `room` rows. They are held from here on, whoever starts them or gives them
     /// back.
-    async fn ask(self: Arc<Self>, room: usize) -> sqlx::Result<Vec<Claimed<W::Row>>> {
+    async fn ask(self: Arc<Self>, room: usize) -> Asked<W::Row> {
         let settings = &self.desk.settings;
         let began = Instant::now();
         let claim = Claim {

@@ -100,28 +100,31 @@ impl<W: Work> Desk<W> {
 
     /// Settles the pile, unless somebody is at it already, who will then find it.
     pub(super) async fn settle(&self) {
-        loop {
-            let Ok(at_it) = self.at_it.try_lock() else {
-                return;
-            };
-            let mut taken = Taken::from(&self.pile);
-            let mut pause = PAUSE.0;
-            while let Err(error) = self.settle_group(&mut taken).await {
-                tracing::warn!(
-                    worker = self.work.name(),
-                    rows = taken.done.len() + taken.rest.len(),
-                    error = &error as &(dyn std::error::Error + 'static),
-                    "settlement failed, will retry",
-                );
-                // The leases run on meanwhile: what is lost by then is told as lost.
-                sleep(pause).await;
-                pause = (pause * 2).min(PAUSE.1);
-            }
+        while let Ok(at_it) = self.at_it.try_lock() {
+            // In a box of its own: every task that runs a row awaits this, and few of them come
+            // so far as to need room for the statements.
+            Box::pin(self.settle_pile()).await;
             drop(at_it);
             // Somebody may have put more on the pile while it was ours, and left it to us.
             if lock(&self.pile).is_empty() {
                 return;
             }
+        }
+    }
+
+    async fn settle_pile(&self) {
+        let mut taken = Taken::from(&self.pile);
+        let mut pause = PAUSE.0;
+        while let Err(error) = self.settle_group(&mut taken).await {
+            tracing::warn!(
+                worker = self.work.name(),
+                rows = taken.done.len() + taken.rest.len(),
+                error = &error as &(dyn std::error::Error + 'static),
+                "settlement failed, will retry",
+            );
+            // The leases run on meanwhile: what is lost by then is told as lost.
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE.1);
         }
     }
 

@@ -278,6 +278,10 @@ impl Told {
 /// The rows are locked by the pick and updated by their place in the heap, which saves the
 /// search by key. No index has a column that changes here, so the new version of a row stays
 /// on its page and no index is touched.
+///
+/// A claim does not wait for the disk. If the server crashes before it is written, it was never
+/// made: its token fits no row, and whoever believes to hold one settles nothing. A settlement
+/// waits, and what it relies on is written before it.
 const CLAIM: &str = "
 UPDATE {table} AS t
 SET
@@ -290,6 +294,7 @@ SET
     last_error = NULL
 WHERE t.ctid = ANY (ARRAY({pick}))
     AND {claimable}
+    AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
 RETURNING t.{key} AS lease_id, t.attempt_count AS failed_attempts, {columns}";
 
 /// What stands around a claim whose pick tells how far it has come.

@@ -21,6 +21,7 @@ const STEPS: &[Step] = steps! {
     3 "jobs" "0003_jobs.sql";
     4 "inbox" "0004_inbox.sql";
     5 "idempotency keys" "0005_idempotency_keys.sql";
+    6 "room for claims" "0006_room_for_claims.sql";
 };
 
 /// The plan of the library's own tables in `schema`.

@@ -1,10 +1,7 @@
 //! What the listener asks its connection.
 
-use sqlx::Executor;
-use sqlx::PgPool;
 use sqlx::postgres::PgListener;
-
-use crate::transaction;
+use sqlx::{AssertSqlSafe, Executor, PgPool};
 
 /// Whether anybody is at the other end.
 pub(super) async fn ping(listener: &mut PgListener) -> sqlx::Result<()> {
@@ -12,12 +9,11 @@ pub(super) async fn ping(listener: &mut PgListener) -> sqlx::Result<()> {
     Ok(())
 }
 
-/// Tells everyone who listens on `channel`, in a transaction of its own.
+/// Tells everyone who listens on `channel`: one statement without parameters, which is a
+/// transaction and a round trip also behind a pooler.
 pub(super) async fn notify(pool: &PgPool, channel: &str) -> Result<(), sqlx::Error> {
-    let mut tx = transaction::begin(pool).await?;
-    sqlx::query("SELECT pg_notify($1, '')")
-        .bind(channel)
-        .execute(&mut *tx)
-        .await?;
-    transaction::commit(tx).await
+    let channel = channel.replace('\'', "''");
+    let notify = format!("SELECT pg_notify('{channel}', '')");
+    sqlx::raw_sql(AssertSqlSafe(notify)).execute(pool).await?;
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use sqlx::Executor;
+use sqlx::{Connection, Executor};
 use tasuki::jobs::{Error, JobId};
 use tasuki::worker::{Stopped, Worker};
 use tasuki_testkit::eventually;
@@ -263,6 +263,68 @@ async fn claim(
         .bind("default")
         .bind([time::OffsetDateTime::UNIX_EPOCH; 4].as_slice());
     query.fetch_all(connection).await.unwrap()
+}
+
+/// Claims everything that waits, and leaves it claimed.
+async fn claim_all(bench: &Bench, connection: &mut sqlx::PgConnection) -> usize {
+    let owner = tasuki::lease::Owner::on("ip-10-0-127-201.eu-central-1.compute.internal");
+    let claim = tasuki::lease::Claim {
+        owner: &owner,
+        lease: Duration::from_secs(60),
+        limit: 10_000,
+    };
+    let worker = bench.worker(|_, _| async { Ok(()) });
+    let rows = tasuki::lease::Work::claim(worker.work(), connection, &claim).await;
+    rows.unwrap().len()
+}
+
+#[tokio::test]
+async fn a_claim_leaves_every_row_on_its_page_where_no_index_need_know_of_it() {
+    let bench = Bench::new().await;
+    let mut connection = bench.pool().acquire().await.unwrap();
+    let tasks: Vec<Task> = (0..2_000).map(|n| task(&n.to_string())).collect();
+    bench
+        .jobs
+        .enqueue_all(&mut connection, &tasks)
+        .await
+        .unwrap();
+    bench
+        .execute(
+            "CREATE TABLE app.places AS SELECT job_id, ctid::text::point AS place FROM app.jobs",
+        )
+        .await;
+
+    assert_eq!(claim_all(&bench, &mut connection).await, 2_000);
+
+    let moved = "SELECT count(*)
+                 FROM app.jobs AS j
+                 INNER JOIN app.places AS p ON p.job_id = j.job_id
+                 WHERE (j.ctid::text::point) [0] <> p.place [0]";
+    assert_eq!(bench.number(moved).await, 0);
+}
+
+#[tokio::test]
+async fn a_claim_does_not_wait_for_the_disk_and_leaves_its_connection_as_it_was() {
+    let bench = Bench::new().await;
+    bench.push(&task("a")).await;
+    let mut connection = bench.pool().acquire().await.unwrap();
+    connection
+        .execute("SET synchronous_commit = on")
+        .await
+        .unwrap();
+    let waits = "SELECT current_setting('synchronous_commit')";
+    let mut told = Vec::<String>::new();
+    let mut tx = connection.begin().await.unwrap();
+    assert_eq!(claim_all(&bench, &mut tx).await, 1);
+    told.push(sqlx::query_scalar(waits).fetch_one(&mut *tx).await.unwrap());
+    tx.commit().await.unwrap();
+    told.push(
+        sqlx::query_scalar(waits)
+            .fetch_one(&mut *connection)
+            .await
+            .unwrap(),
+    );
+    assert_eq!(told, ["off", "on"]);
 }
 
 #[tokio::test]
