@@ -5,6 +5,7 @@
 use std::{fs, path::Path, process::Stdio};
 
 use anyhow::{Context as _, bail};
+use sqlx::{Connection as _, PgConnection};
 use tasuki::Schema;
 use tokio::process::Command;
 
@@ -69,7 +70,8 @@ impl Pgbench<'_> {
         let rate = self
             .run(CLAIM_AND_FINALIZE, connections, Until::Rounds(rounds))
             .await?;
-        let left = store::jobs_left(self.url, self.schema).await?;
+        let mut connection = PgConnection::connect(self.url).await?;
+        let left = store::left(&mut connection, self.schema, "jobs").await?;
         if left != 0 {
             bail!("{left} of {rows} rows were left: the figure would be too high");
         }

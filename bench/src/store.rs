@@ -3,6 +3,7 @@
 use anyhow::Context as _;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool};
 use tasuki::Schema;
+use uuid::Uuid;
 
 /// The settings of the server that decide what a figure means.
 const SETTINGS: [&str; 9] = [
@@ -44,24 +45,30 @@ pub(crate) async fn settle(url: &str) -> sqlx::Result<()> {
     connection.close().await
 }
 
-/// Jobs that are left in the library's table.
-pub(crate) async fn jobs_left(url: &str, schema: &Schema) -> anyhow::Result<u32> {
-    let mut connection = PgConnection::connect(url).await?;
-    // Safe: a `Schema` is a plain identifier.
-    let count = AssertSqlSafe(schema.render("SELECT count(*) FROM {schema}.jobs"));
-    let left: i64 = sqlx::query_scalar(count).fetch_one(&mut connection).await?;
-    connection.close().await?;
-    u32::try_from(left).context("more jobs than can be")
+/// Rows that are left in one of the library's tables.
+pub(crate) async fn left(
+    connection: &mut PgConnection,
+    schema: &Schema,
+    table: &str,
+) -> anyhow::Result<u32> {
+    // Safe: a `Schema` is a plain identifier, and `table` a word of ours.
+    let count = AssertSqlSafe(format!("SELECT count(*) FROM {schema}.{table}"));
+    let left: i64 = sqlx::query_scalar(count).fetch_one(connection).await?;
+    u32::try_from(left).context("more rows than can be")
 }
 
-/// Events that are not published yet.
-pub(crate) async fn events_left(url: &str, schema: &Schema) -> anyhow::Result<u32> {
-    let mut connection = PgConnection::connect(url).await?;
+/// Whether this event is not published yet.
+pub(crate) async fn is_waiting(
+    connection: &mut PgConnection,
+    schema: &Schema,
+    event: Uuid,
+) -> sqlx::Result<bool> {
+    let waits = "SELECT EXISTS (SELECT FROM {schema}.outbox_events WHERE event_id = $1)";
     // Safe: a `Schema` is a plain identifier.
-    let count = AssertSqlSafe(schema.render("SELECT count(*) FROM {schema}.outbox_events"));
-    let left: i64 = sqlx::query_scalar(count).fetch_one(&mut connection).await?;
-    connection.close().await?;
-    u32::try_from(left).context("more events than can be")
+    sqlx::query_scalar(AssertSqlSafe(schema.render(waits)))
+        .bind(event)
+        .fetch_one(connection)
+        .await
 }
 
 /// Runs the statements of a file.
