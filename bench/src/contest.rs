@@ -29,6 +29,21 @@ pub(crate) enum Verb {
     },
     /// Works off what is there in one process, and stops: [`Drained`].
     Drain,
+    /// The same, with the finished jobs kept: [`Drained`]. Only of the library.
+    DrainAndKeep,
+    /// Enqueues at a steady rate, ten times a second, while a worker runs: [`Drained`]. Only of
+    /// the library.
+    Load {
+        /// Jobs per second.
+        rate: u32,
+        /// For how long.
+        seconds: u32,
+    },
+    /// Runs a worker that has nothing to do: [`Idled`]. Only of the library.
+    Idle {
+        /// For how long.
+        seconds: u32,
+    },
     /// Enqueues one job per transaction: [`Enqueued`].
     Enqueue {
         /// Connections, each with one transaction at a time.
@@ -67,11 +82,17 @@ pub(crate) enum Measure {
     Latency,
     /// Events per second from the outbox to the broker's disk.
     Publish,
+    /// Drain and latency with millions of finished jobs beside them.
+    History,
+    /// Drain while a snapshot keeps every dead row in place.
+    Snapshot,
+    /// What a worker costs that has nothing to do.
+    Idle,
 }
 
 impl Measure {
-    /// In the order of the rounds.
-    pub(crate) const ALL: [Self; 4] = [Self::Enqueue, Self::Drain, Self::Latency, Self::Publish];
+    /// Those of the rounds, in their order. The others compare the library with itself.
+    pub(crate) const ROUNDS: [Self; 4] = [Self::Enqueue, Self::Drain, Self::Latency, Self::Publish];
 }
 
 /// A contestant's name and version, and what it runs on.
@@ -95,6 +116,15 @@ impl Drained {
         }
         Ok(f64::from(self.rows) / self.seconds)
     }
+}
+
+/// What a worker cost that had nothing to do.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(crate) struct Idled {
+    /// How often it should have looked.
+    pub(crate) polls: f64,
+    /// Time on a processor, in seconds.
+    pub(crate) cpu: f64,
 }
 
 /// How fast jobs were enqueued.
@@ -213,6 +243,9 @@ impl Verb {
             Self::Setup => ("setup", vec![]),
             Self::Fill { rows } => ("fill", vec![rows]),
             Self::Drain => ("drain", vec![]),
+            Self::DrainAndKeep => ("drain-and-keep", vec![]),
+            Self::Load { rate, seconds } => ("load", vec![rate, seconds]),
+            Self::Idle { seconds } => ("idle", vec![seconds]),
             Self::Enqueue { clients, seconds } => ("enqueue", vec![clients, seconds]),
             Self::Latency { rate, seconds } => ("latency", vec![rate, seconds]),
             Self::Outbox {

@@ -25,6 +25,18 @@ pub(crate) enum Metric {
     LatencyP99Ms,
     /// Messages that the broker acknowledged.
     PublishPerSecond,
+    /// Jobs that were worked off with a long history beside them.
+    HistoryDrainPerSecond,
+    /// The same of enqueue to handler start.
+    HistoryLatencyP50Ms,
+    /// The same of the slowest hundredth.
+    HistoryLatencyP99Ms,
+    /// Jobs that were worked off while a snapshot was held.
+    SnapshotDrainPerSecond,
+    /// Statements of a worker without work.
+    IdleStatementsPerPoll,
+    /// Its time on a processor.
+    IdleCpuPercent,
 }
 
 impl Metric {
@@ -36,11 +48,25 @@ impl Metric {
             Self::LatencyP50Ms => "enqueue → start, p50 ms",
             Self::LatencyP99Ms => "enqueue → start, p99 ms",
             Self::PublishPerSecond => "publish, messages/s",
+            Self::HistoryDrainPerSecond => "drain beside a history, jobs/s",
+            Self::HistoryLatencyP50Ms => "enqueue → start beside a history, p50 ms",
+            Self::HistoryLatencyP99Ms => "enqueue → start beside a history, p99 ms",
+            Self::SnapshotDrainPerSecond => "drain under a held snapshot, jobs/s",
+            Self::IdleStatementsPerPoll => "idle, statements per poll",
+            Self::IdleCpuPercent => "idle, % of a core",
         }
     }
 
     fn less_is_better(self) -> bool {
-        matches!(self, Self::LatencyP50Ms | Self::LatencyP99Ms)
+        matches!(
+            self,
+            Self::LatencyP50Ms
+                | Self::LatencyP99Ms
+                | Self::HistoryLatencyP50Ms
+                | Self::HistoryLatencyP99Ms
+                | Self::IdleStatementsPerPoll
+                | Self::IdleCpuPercent
+        )
     }
 }
 
@@ -117,6 +143,7 @@ enum Against {
 #[derive(Clone, Copy, Debug)]
 enum Bound {
     AtLeast(f64),
+    AtMost(f64),
     Below(f64),
 }
 
@@ -140,8 +167,11 @@ pub(crate) const CLAIM_ONE: &str = "plain SQL, 1 connection";
 pub(crate) const CLAIM_FOUR: &str = "plain SQL, 4 connections";
 pub(crate) const PUBLISH_SINGLE: &str = "bare publisher, message by message";
 pub(crate) const PUBLISH_BATCHES: &str = "bare publisher, atomic batches";
+pub(crate) const NO_HISTORY: &str = "tasuki without a history";
+pub(crate) const NO_SNAPSHOT: &str = "tasuki without a snapshot";
+pub(crate) const IDLE_LIMIT: &str = "the limit";
 
-const TARGETS: [(Metric, Against, Bound); 7] = [
+const TARGETS: [(Metric, Against, Bound); 13] = [
     (
         Metric::EnqueuePerSecond,
         Against::BestPeer,
@@ -169,6 +199,36 @@ const TARGETS: [(Metric, Against, Bound); 7] = [
         Against::Baseline(PUBLISH_BATCHES),
         Bound::AtLeast(0.5),
     ),
+    (
+        Metric::HistoryDrainPerSecond,
+        Against::Baseline(NO_HISTORY),
+        Bound::AtLeast(0.9),
+    ),
+    (
+        Metric::HistoryLatencyP50Ms,
+        Against::Baseline(NO_HISTORY),
+        Bound::AtMost(1.1),
+    ),
+    (
+        Metric::HistoryLatencyP99Ms,
+        Against::Baseline(NO_HISTORY),
+        Bound::AtMost(1.1),
+    ),
+    (
+        Metric::SnapshotDrainPerSecond,
+        Against::Baseline(NO_SNAPSHOT),
+        Bound::AtLeast(0.7),
+    ),
+    (
+        Metric::IdleStatementsPerPoll,
+        Against::Baseline(IDLE_LIMIT),
+        Bound::AtMost(1.0),
+    ),
+    (
+        Metric::IdleCpuPercent,
+        Against::Baseline(IDLE_LIMIT),
+        Bound::AtMost(1.0),
+    ),
 ];
 
 /// Holds the figures against the targets.
@@ -190,6 +250,7 @@ pub(crate) fn verdicts(figures: &[Figure]) -> Vec<Verdict> {
                 .map(|(ours, other)| ours.median / other.median);
             let (wanted, met) = match bound {
                 Bound::AtLeast(least) => (format!("≥ {least}"), ratio.map(|ratio| ratio >= least)),
+                Bound::AtMost(most) => (format!("≤ {most}"), ratio.map(|ratio| ratio <= most)),
                 Bound::Below(limit) => (format!("< {limit}"), ratio.map(|ratio| ratio < limit)),
             };
             let against = match against {

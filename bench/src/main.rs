@@ -4,6 +4,7 @@
 //! `scripts/bench` installs the peers, starts private servers that sync to disk, and runs this.
 //! Exit codes: 0 every target that could be measured is met; 1 one is missed; 2 it failed.
 
+mod age;
 mod broker;
 mod contest;
 mod figures;

@@ -7,6 +7,8 @@
 //! - `drain`: one process with the settings for throughput; the time runs from the start of the
 //!   worker until no row of the queue is left, as for the peers.
 //! - `enqueue CLIENTS SECONDS`: on every connection, in turn: begin, enqueue one job, commit.
+//! - `drain-and-keep`, `load RATE SECONDS`, `idle SECONDS`: what the library is compared with
+//!   itself in (`age`).
 //! - `latency RATE SECONDS`: a worker as a service runs it, and a producer on a connection of its
 //!   own. The wake-up that counts is the one that crosses processes: the producer has a handle of
 //!   its own and reaches the worker through the database.
@@ -31,14 +33,17 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use uuid::Uuid;
 
-use crate::contest::{Drained, Enqueued, Measure, Verb, Waited};
+use crate::contest::{Drained, Enqueued, Idled, Measure, Verb, Waited};
 use crate::{broker, store};
 
 /// Where the library's tables are.
 pub(crate) const SCHEMA: &str = "bench";
 
-/// What takes part.
-pub(crate) const MEASURES: &[Measure] = &Measure::ALL;
+/// What takes part in the rounds.
+pub(crate) const MEASURES: &[Measure] = &Measure::ROUNDS;
+
+/// For how long finished jobs are kept, where they are.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Jobs and events per statement of a bulk insert.
 const BULK: u32 = 1000;
@@ -81,7 +86,13 @@ pub(crate) async fn run(
             fill(url, rows).await?;
             return Ok(None);
         }
-        Verb::Drain => serde_json::to_string(&drain(url).await?)?,
+        Verb::Drain => serde_json::to_string(&drain(url, &throughput()).await?)?,
+        Verb::DrainAndKeep => {
+            let queue = throughput().keep_finished(KEPT);
+            serde_json::to_string(&drain(url, &queue).await?)?
+        }
+        Verb::Load { rate, seconds } => serde_json::to_string(&load(url, rate, seconds).await?)?,
+        Verb::Idle { seconds } => serde_json::to_string(&idle(url, seconds).await?)?,
         Verb::Enqueue { clients, seconds } => {
             serde_json::to_string(&enqueue(url, clients, seconds).await?)?
         }
@@ -143,7 +154,12 @@ async fn fill(url: &str, rows: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn drain(url: &str) -> anyhow::Result<Drained> {
+/// The queue with the settings for throughput.
+fn throughput() -> Queue {
+    Queue::new("default").concurrency(500)
+}
+
+async fn drain(url: &str, queue: &Queue) -> anyhow::Result<Drained> {
     let (pool, jobs) = (pool(url, 6).await?, jobs()?);
     let (mut watch, schema) = (PgConnection::connect(url).await?, Schema::new(SCHEMA)?);
     let waiting = store::left(&mut watch, &schema, "jobs").await?;
@@ -155,7 +171,6 @@ async fn drain(url: &str) -> anyhow::Result<Drained> {
         }
         std::future::ready(Ok::<(), jobs::Failure>(()))
     };
-    let queue = Queue::new("default").concurrency(500);
     let worker = queue.worker(&jobs, &pool, &Registry::new().on::<Noop, _>(handler))?;
     let wake = worker.wake();
     let supervisor = Supervisor::new(Clock::system());
@@ -251,6 +266,68 @@ async fn latency(url: &str, rate: u32, seconds: u32) -> anyhow::Result<Waited> {
         jobs: jobs_in_all,
         per_second,
     })
+}
+
+/// A worker and a producer of `rate` jobs a second, until all of them are done.
+async fn load(url: &str, rate: u32, seconds: u32) -> anyhow::Result<Drained> {
+    let (pool, jobs) = (pool(url, 6).await?, jobs()?);
+    let done = Arc::new(AtomicU32::new(0));
+    let told = Arc::clone(&done);
+    let handler = move |_job: Noop, _context: jobs::Context| {
+        told.fetch_add(1, Ordering::Relaxed);
+        std::future::ready(Ok::<(), jobs::Failure>(()))
+    };
+    let worker = throughput().worker(&jobs, &pool, &Registry::new().on::<Noop, _>(handler))?;
+    let wake = worker.wake();
+    let supervisor = Supervisor::new(Clock::system());
+    supervisor.start_with(worker, wake);
+    let began = Instant::now();
+    let mut beat = interval(Duration::from_millis(100));
+    for _ in 0..seconds * 10 {
+        beat.tick().await;
+        let batch: Vec<Noop> = (0..rate / 10).map(|n| Noop::new(u64::from(n))).collect();
+        let mut tx = pool.begin().await?;
+        jobs.enqueue_all(&mut tx, &batch).await?;
+        tx.commit().await?;
+        jobs.ring();
+    }
+    let all = seconds * 10 * (rate / 10);
+    while done.load(Ordering::Relaxed) < all {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let _stopped = supervisor.stop(Duration::from_secs(5)).await;
+    let rows = done.load(Ordering::Relaxed);
+    Ok(Drained { rows, seconds })
+}
+
+/// A worker as a service runs it, with nothing to do.
+async fn idle(url: &str, seconds: u32) -> anyhow::Result<Idled> {
+    let (pool, jobs) = (pool(url, 2).await?, jobs()?);
+    let handler =
+        |_job: Noop, _context: jobs::Context| std::future::ready(Ok::<(), jobs::Failure>(()));
+    let queue = Queue::new("default").poll(POLL);
+    let worker = queue.worker(&jobs, &pool, &Registry::new().on::<Noop, _>(handler))?;
+    let wake = worker.wake();
+    let supervisor = Supervisor::new(Clock::system());
+    let before = cpu()?;
+    supervisor.start_with(worker, wake);
+    let idle = Duration::from_secs(u64::from(seconds));
+    tokio::time::sleep(idle).await;
+    let _stopped = supervisor.stop(Duration::from_secs(5)).await;
+    Ok(Idled {
+        polls: idle.as_secs_f64() / POLL.as_secs_f64(),
+        cpu: cpu()? - before,
+    })
+}
+
+/// How often the idle worker looks.
+const POLL: Duration = Duration::from_millis(500);
+
+/// The time that this process has been on a processor, in seconds.
+fn cpu() -> anyhow::Result<f64> {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Ok(Duration::try_from(used)?.as_secs_f64())
 }
 
 async fn publish(

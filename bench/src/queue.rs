@@ -12,6 +12,7 @@ use sqlx::PgPool;
 use tasuki::Schema;
 
 use crate::{
+    age,
     broker::{self, Sending},
     contest::{Contestant, Drained, Enqueued, Measure, Verb, Version, Waited},
     figures::{self, Metric, OURS, Runs, Side},
@@ -47,19 +48,19 @@ pub(crate) struct Options {
     who: Vec<String>,
     /// Rounds; figures are medians over them.
     #[arg(long, default_value_t = 5)]
-    runs: u32,
+    pub(crate) runs: u32,
     /// Jobs to drain: a multiple of 400.
     #[arg(long, default_value_t = 50_000)]
-    jobs: u32,
+    pub(crate) jobs: u32,
     /// Connections that enqueue.
     #[arg(long, default_value_t = 16)]
     clients: u32,
     /// How long each round enqueues.
     #[arg(long, default_value_t = 10)]
-    seconds: u32,
+    pub(crate) seconds: u32,
     /// Jobs per second for latency.
     #[arg(long, default_value_t = 200)]
-    rate: u32,
+    pub(crate) rate: u32,
     /// Messages for the broker's baseline.
     #[arg(long, default_value_t = 20_000)]
     messages: u32,
@@ -69,16 +70,22 @@ pub(crate) struct Options {
     /// Batches in flight; without batches, messages in flight are this many times the batch.
     #[arg(long, default_value = "4")]
     in_flight: NonZeroU32,
+    /// Finished jobs beside the others.
+    #[arg(long, default_value_t = 10_000_000)]
+    pub(crate) history: u32,
+    /// How long a snapshot is held.
+    #[arg(long, default_value_t = 600)]
+    pub(crate) hold: u32,
 }
 
 /// A scenario under way.
-struct Scenario<'a> {
-    options: &'a Options,
-    server: PgPool,
+pub(crate) struct Scenario<'a> {
+    pub(crate) options: &'a Options,
+    pub(crate) server: PgPool,
     database: Schema,
     schema: Schema,
-    url: String,
-    runs: Runs,
+    pub(crate) url: String,
+    pub(crate) runs: Runs,
 }
 
 /// Runs the scenario, prints the tables and says whether no target was missed.
@@ -107,6 +114,9 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<bool> {
     for round in 1..=options.runs {
         scenario.round(round, &here).await?;
     }
+    if let Some(ours) = here.iter().find(|contestant| contestant.name == OURS) {
+        age::run(&mut scenario, ours).await?;
+    }
     scenario.report(&here, &missing).await
 }
 
@@ -121,14 +131,14 @@ impl Options {
         Ok(all.into_iter().partition(Contestant::is_here))
     }
 
-    fn measures(&self, measure: Measure) -> bool {
+    pub(crate) fn measures(&self, measure: Measure) -> bool {
         self.only.is_empty() || self.only.contains(&measure)
     }
 }
 
 impl Scenario<'_> {
     async fn round(&mut self, round: u32, contestants: &[Contestant]) -> anyhow::Result<()> {
-        for measure in Measure::ALL {
+        for measure in Measure::ROUNDS {
             if !self.options.measures(measure) {
                 continue;
             }
@@ -147,7 +157,7 @@ impl Scenario<'_> {
                 }
                 Measure::Publish => self.bare_publisher().await?,
                 // Nothing waits less than what is not there.
-                Measure::Latency => {}
+                Measure::Latency | Measure::History | Measure::Snapshot | Measure::Idle => {}
             }
         }
         store::drop_database(&self.server, &self.database).await?;
@@ -210,12 +220,13 @@ impl Scenario<'_> {
                 let told: Drained = who.ask(url, verb).await?;
                 vec![(Metric::PublishPerSecond, told.per_second(who, rows)?)]
             }
+            Measure::History | Measure::Snapshot | Measure::Idle => vec![],
         };
         Ok(numbers)
     }
 
     /// A fresh database with the library's tables.
-    async fn tables(&self) -> anyhow::Result<()> {
+    pub(crate) async fn tables(&self) -> anyhow::Result<()> {
         store::recreate(&self.server, &self.database).await?;
         ours::setup(&self.url).await
     }
@@ -309,6 +320,8 @@ impl Scenario<'_> {
                 ("messages", options.messages),
                 ("batch", options.batch.get()),
                 ("in_flight", options.in_flight.get()),
+                ("history", options.history),
+                ("hold", options.hold),
             ]
             .into(),
             server: store::settings(&self.server).await?,

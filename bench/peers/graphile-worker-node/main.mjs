@@ -61,9 +61,9 @@ async function drain() {
     },
     preset: {
       worker: {
-        concurrentJobs: 24,
+        concurrentJobs: 100,
         maxPoolSize: 26,
-        localQueue: { size: 500 },
+        localQueue: { size: 2000 },
         completeJobBatchDelay: 0,
         failJobBatchDelay: 0,
       },

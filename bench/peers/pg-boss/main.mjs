@@ -61,7 +61,7 @@ async function drain() {
   const started = performance.now();
   await boss.work(
     QUEUE,
-    { batchSize: 500, localConcurrency: 4, pollingIntervalSeconds: 0.5, burstWhenBatchFull: true },
+    { batchSize: 1000, localConcurrency: 4, pollingIntervalSeconds: 0.5, burstWhenBatchFull: true },
     async (jobs) => {
       done += jobs.length;
       if (done >= wanted) allRan();
