@@ -52,15 +52,9 @@ pub(crate) async fn run(scenario: &mut Scenario<'_>, who: &Contestant) -> anyhow
 async fn idle(scenario: &mut Scenario<'_>, who: &Contestant) -> anyhow::Result<()> {
     eprintln!("idle for {IDLE_SECONDS} s");
     scenario.tables().await?;
-    let (server, url) = (scenario.server.clone(), scenario.url.clone());
-    let before = store::transactions(&server, &url).await?;
-    // To connect and to stop are statements, too: they are counted first.
-    who.tell(&url, Verb::Idle { seconds: 0 }).await?;
-    let around = store::transactions(&server, &url).await? - before;
     let seconds = IDLE_SECONDS;
-    let told: Idled = who.ask(&url, Verb::Idle { seconds }).await?;
-    let statements = store::transactions(&server, &url).await? - before - 2 * around;
-    let per_poll = f64::from(i32::try_from(statements)?) / told.polls;
+    let told: Idled = who.ask(&scenario.url, Verb::Idle { seconds }).await?;
+    let per_poll = f64::from(told.statements) / told.polls;
     let cpu = told.cpu / f64::from(seconds) * 100.0;
     for (metric, ours) in [
         (Metric::IdleStatementsPerPoll, per_poll),

@@ -123,6 +123,8 @@ impl Drained {
 pub(crate) struct Idled {
     /// How often it should have looked.
     pub(crate) polls: f64,
+    /// What it sent to the server.
+    pub(crate) statements: u32,
     /// Time on a processor, in seconds.
     pub(crate) cpu: f64,
 }

@@ -42,9 +42,6 @@ pub(crate) const SCHEMA: &str = "bench";
 /// What takes part in the rounds.
 pub(crate) const MEASURES: &[Measure] = &Measure::ROUNDS;
 
-/// For how long finished jobs are kept, where they are.
-const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
-
 /// Jobs and events per statement of a bulk insert.
 const BULK: u32 = 1000;
 
@@ -88,7 +85,7 @@ pub(crate) async fn run(
         }
         Verb::Drain => serde_json::to_string(&drain(url, &throughput()).await?)?,
         Verb::DrainAndKeep => {
-            let queue = throughput().keep_finished(KEPT);
+            let queue = throughput().keep_finished();
             serde_json::to_string(&drain(url, &queue).await?)?
         }
         Verb::Load { rate, seconds } => serde_json::to_string(&load(url, rate, seconds).await?)?,
@@ -172,10 +169,9 @@ async fn drain(url: &str, queue: &Queue) -> anyhow::Result<Drained> {
         std::future::ready(Ok::<(), jobs::Failure>(()))
     };
     let worker = queue.worker(&jobs, &pool, &Registry::new().on::<Noop, _>(handler))?;
-    let wake = worker.wake();
     let supervisor = Supervisor::new(Clock::system());
     let began = Instant::now();
-    supervisor.start_with(worker, wake);
+    supervisor.start(worker);
     done.1.notified().await;
     while store::left(&mut watch, &schema, "jobs").await? > 0 {}
     let seconds = began.elapsed().as_secs_f64();
@@ -223,14 +219,12 @@ async fn latency(url: &str, rate: u32, seconds: u32) -> anyhow::Result<Waited> {
     let supervisor = Supervisor::new(Clock::system());
     let listener =
         Listener::new("bench.listen", pool.clone()).route(jobs.channel(), &worker.wake());
-    let wake = worker.wake();
-    supervisor.start_with(worker, wake);
+    supervisor.start(worker);
     supervisor.start(listener);
     // The producer is another process to the worker: only the database connects them.
     let producer = self::jobs()?;
     let ringer = producer.ringer(&pool);
-    let wake = ringer.wake();
-    supervisor.start_with(ringer, wake);
+    supervisor.start(ringer);
 
     let mut connection = pool.acquire().await?;
     let jobs_in_all = rate * seconds;
@@ -278,9 +272,8 @@ async fn load(url: &str, rate: u32, seconds: u32) -> anyhow::Result<Drained> {
         std::future::ready(Ok::<(), jobs::Failure>(()))
     };
     let worker = throughput().worker(&jobs, &pool, &Registry::new().on::<Noop, _>(handler))?;
-    let wake = worker.wake();
     let supervisor = Supervisor::new(Clock::system());
-    supervisor.start_with(worker, wake);
+    supervisor.start(worker);
     let began = Instant::now();
     let mut beat = interval(Duration::from_millis(100));
     for _ in 0..seconds * 10 {
@@ -308,17 +301,48 @@ async fn idle(url: &str, seconds: u32) -> anyhow::Result<Idled> {
         |_job: Noop, _context: jobs::Context| std::future::ready(Ok::<(), jobs::Failure>(()));
     let queue = Queue::new("default").poll(POLL);
     let worker = queue.worker(&jobs, &pool, &Registry::new().on::<Noop, _>(handler))?;
-    let wake = worker.wake();
     let supervisor = Supervisor::new(Clock::system());
+    tracing::subscriber::set_global_default(Statements)?;
     let before = cpu()?;
-    supervisor.start_with(worker, wake);
+    supervisor.start(worker);
     let idle = Duration::from_secs(u64::from(seconds));
     tokio::time::sleep(idle).await;
+    let (statements, cpu) = (SENT.load(Ordering::Relaxed), cpu()? - before);
     let _stopped = supervisor.stop(Duration::from_secs(5)).await;
     Ok(Idled {
-        polls: idle.as_secs_f64() / POLL.as_secs_f64(),
-        cpu: cpu()? - before,
+        // Also the one at the start.
+        polls: idle.as_secs_f64() / POLL.as_secs_f64() + 1.0,
+        statements,
+        cpu,
     })
+}
+
+/// Statements that this process has sent.
+static SENT: AtomicU32 = AtomicU32::new(0);
+
+/// Counts what the driver logs: a line for each statement.
+struct Statements;
+
+impl tracing::Subscriber for Statements {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target() == "sqlx::query"
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        SENT.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
 }
 
 /// How often the idle worker looks.
@@ -365,10 +389,9 @@ async fn publish(
     settings.batch = usize::try_from(batch)?;
     settings.in_flight = usize::try_from(in_flight)?;
     let relay = outbox::relay(&outbox, Arc::new(bus), settings);
-    let wake = relay.wake();
     let supervisor = Supervisor::new(clock);
     let began = Instant::now();
-    supervisor.start_with(relay, wake);
+    supervisor.start(relay);
     // The last one first, which costs the server almost nothing to tell.
     while store::is_waiting(&mut watch, &schema, last).await? {
         tokio::time::sleep(Duration::from_millis(1)).await;

@@ -55,16 +55,6 @@ pub(crate) async fn settle_jobs(url: &str, schema: &Schema) -> sqlx::Result<()> 
     connection.close().await
 }
 
-/// Transactions that this database has seen the end of.
-pub(crate) async fn transactions(server: &PgPool, url: &str) -> anyhow::Result<i64> {
-    let (_, name) = url.rsplit_once('/').context("no database in the address")?;
-    let seen = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = $1";
-    Ok(sqlx::query_scalar(seen)
-        .bind(name)
-        .fetch_one(server)
-        .await?)
-}
-
 /// Rows that are left in one of the library's tables.
 pub(crate) async fn left(
     connection: &mut PgConnection,

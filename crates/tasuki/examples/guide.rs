@@ -115,9 +115,8 @@ fn start_relay(supervisor: &Supervisor, shop: &Shop, bus: NatsBus) {
     let streams = vec![stream()];
     let reconciler = Reconciler::new("bookshop.reconcile", &shop.outbox, bus, pool, streams)
         .suspecting(relay.work().suspicion());
-    let (wake_relay, wake_reconciler) = (relay.wake(), reconciler.wake());
-    supervisor.start_with(relay, wake_relay);
-    supervisor.start_with(reconciler, wake_reconciler);
+    supervisor.start(relay);
+    supervisor.start(reconciler);
 }
 
 struct Sales {

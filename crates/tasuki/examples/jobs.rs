@@ -56,8 +56,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     let worker = Queue::new("mail").worker(&jobs, &pool, &registry)?;
     let supervisor = Supervisor::new(Clock::system());
-    let wake = worker.wake();
-    supervisor.start_with(worker, wake);
+    supervisor.start(worker);
 
     // What makes them necessary: the job exists if, and only if, this commits.
     let mut tx = pool.begin().await?;

@@ -81,9 +81,8 @@ where
     let routes = Routes::to("outbox_example.events");
     let settings = RelaySettings::new("example.outbox", pool.clone(), routes);
     let relay = outbox::relay(outbox, Arc::new(bus), settings);
-    let wake = relay.wake();
     let supervisor = Supervisor::new(Clock::system());
-    supervisor.start_with(relay, wake);
+    supervisor.start(relay);
 
     let mut published = Vec::new();
     while published.len() < 2 {

@@ -25,8 +25,7 @@
 //! let relay = outbox::relay(&outbox, bus, settings);
 //! let clock = Clock::system();
 //! let supervisor = Supervisor::new(clock.clone());
-//! let wake = relay.wake();
-//! supervisor.start_with(relay, wake);
+//! supervisor.start(relay);
 //!
 //! // In every request: the event leaves if, and only if, this transaction commits.
 //! let mut tx = pool.begin().await?;

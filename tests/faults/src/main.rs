@@ -15,13 +15,14 @@ use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tasuki::bus::{Consumer, ConsumerSpec, NatsBus, StreamSpec};
 use tasuki::inbox::Inbox;
-use tasuki::jobs::{Jobs, Queue, Registry};
+use tasuki::jobs::{Jobs, Queue, Registry, Repeat, Schedules};
 use tasuki::outbox::{self, Outbox, Reconciler, RelaySettings, Routes};
 use tasuki::worker::Supervisor;
 use tasuki::{Clock, Schema};
 use tokio::signal::unix::{SignalKind, signal};
+use uuid::Uuid;
 
-use work::{Bury, Effects, Pay};
+use work::{Bury, Effects, Pay, Payment};
 
 /// One process of the service under test.
 #[derive(Parser)]
@@ -47,9 +48,15 @@ struct Node {
     /// How long a job takes, in milliseconds.
     #[arg(long, default_value_t = 0)]
     job_takes: u64,
+    /// Enqueues a job every hour, too.
+    #[arg(long)]
+    hourly: bool,
     /// Answers one request with this idempotency key instead, prints the answer and ends.
     #[arg(long)]
     ask: Option<String>,
+    /// Takes one event with this id instead, prints whether it was new and ends.
+    #[arg(long)]
+    take: Option<Uuid>,
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -64,6 +71,10 @@ async fn main() -> Result<()> {
     }
     if let Some(key) = &node.ask {
         println!("{}", work::answer(&node.pool().await?, key).await?);
+        return Ok(());
+    }
+    if let Some(event) = node.take {
+        println!("{}", work::take(&node.pool().await?, event).await?);
         return Ok(());
     }
     let supervisor = Supervisor::new(Clock::system());
@@ -102,10 +113,8 @@ impl Node {
         )
         .every(Duration::from_millis(500))
         .suspecting(relay.work().suspicion());
-        let wake = reconciler.wake();
-        supervisor.start_with(reconciler, wake);
-        let wake = relay.wake();
-        supervisor.start_with(relay, wake);
+        supervisor.start(reconciler);
+        supervisor.start(relay);
 
         let handler = Effects {
             pool: pool.clone(),
@@ -118,6 +127,11 @@ impl Node {
         supervisor.start(consumer);
 
         let jobs = Jobs::new(&schema);
+        if self.hourly {
+            let hourly = Repeat::every(Duration::from_secs(3600));
+            let schedules = Schedules::new(&jobs, &pool).repeat("hourly", hourly, |_| Payment)?;
+            supervisor.start(schedules);
+        }
         let pay = Pay {
             pool: pool.clone(),
             takes: Duration::from_millis(self.job_takes),
@@ -126,8 +140,7 @@ impl Node {
             .lease(lease)
             .poll(Duration::from_millis(50))
             .worker(&jobs, &pool, &Registry::new().on(pay).on(Bury))?;
-        let wake = worker.wake();
-        supervisor.start_with(worker, wake);
+        supervisor.start(worker);
         Ok(())
     }
 

@@ -136,8 +136,9 @@ impl<G: Group> Batcher<G> {
                 Arc::clone(&self.group),
                 self.options,
                 Arc::clone(&self.queue),
+                &self.wake,
             );
-            supervisor.start_with(runner, self.wake.clone());
+            supervisor.start(runner);
         }
     }
 

@@ -11,7 +11,7 @@ use tracing::Instrument;
 
 use super::queue::{Caller, Queue, Waiting};
 use super::{Error, Group, Options, Outcome};
-use crate::worker::{self, Tick, Worker};
+use crate::worker::{self, Tick, Wake, Worker};
 
 /// Commands by batcher and how they ended: `done`, `refused`, `failed`, `panicked`,
 /// `overloaded`, `stopped`, `cut`, `miscounted`.
@@ -32,6 +32,7 @@ pub(super) struct Runner<G: Group> {
     group: Arc<G>,
     options: Options,
     queue: Arc<Queue<G>>,
+    wake: Wake,
 }
 
 /// Why a whole batch has no verdicts.
@@ -50,6 +51,7 @@ impl<G: Group> Runner<G> {
         group: Arc<G>,
         options: Options,
         queue: Arc<Queue<G>>,
+        wake: &Wake,
     ) -> Self {
         queue.runner_began();
         Self {
@@ -58,6 +60,7 @@ impl<G: Group> Runner<G> {
             group,
             options,
             queue,
+            wake: wake.clone(),
         }
     }
 
@@ -198,6 +201,10 @@ impl<G: Group> Worker for Runner<G> {
 
     fn poll_interval(&self) -> Duration {
         POLL
+    }
+
+    fn wake(&self) -> Wake {
+        self.wake.clone()
     }
 
     fn tick_limit(&self) -> Duration {

@@ -27,8 +27,7 @@
 //! let registry = Registry::new().on::<Welcome, _>(welcome);
 //! let worker = Queue::new("default").worker(&jobs, &pool, &registry)?;
 //! let supervisor = tasuki::worker::Supervisor::new(tasuki::Clock::system());
-//! let wake = worker.wake();
-//! supervisor.start_with(worker, wake);
+//! supervisor.start(worker);
 //!
 //! let mut tx = pool.begin().await?;
 //! jobs.enqueue(&mut tx, &Welcome { user: "ada".into() }).await?;

@@ -47,7 +47,7 @@ pub struct Queue {
     poll: Duration,
     lease: Duration,
     batch: usize,
-    keep_finished: Option<Duration>,
+    keep_finished: bool,
     owner: Option<Owner>,
     route: Route,
 }
@@ -63,7 +63,7 @@ impl Queue {
             poll: Duration::from_millis(500),
             lease: Duration::from_secs(60),
             batch: 500,
-            keep_finished: None,
+            keep_finished: false,
             owner: None,
             route: Route::Direct,
         }
@@ -98,10 +98,11 @@ impl Queue {
         self
     }
 
-    /// Keeps finished jobs in `jobs_done` instead of deleting them, for as long as upkeep is told.
+    /// Keeps finished jobs in `jobs_done` instead of deleting them. How long they stay is for
+    /// [`Upkeep`](crate::upkeep::Upkeep) to say: seven days, unless told otherwise.
     #[must_use]
-    pub const fn keep_finished(mut self, age: Duration) -> Self {
-        self.keep_finished = Some(age);
+    pub const fn keep_finished(mut self) -> Self {
+        self.keep_finished = true;
         self
     }
 
@@ -119,14 +120,7 @@ impl Queue {
         self
     }
 
-    /// How long finished jobs are kept; `None`: they are deleted.
-    #[must_use]
-    pub const fn kept_for(&self) -> Option<Duration> {
-        self.keep_finished
-    }
-
-    /// A worker of this queue, which [`Jobs::ring`] wakes. Start it with
-    /// [`Supervisor::start_with`](crate::worker::Supervisor::start_with) and its own `wake()`.
+    /// A worker of this queue, which [`Jobs::ring`] wakes.
     ///
     /// # Errors
     /// When the queue's name is none, or a kind has two handlers.
@@ -158,7 +152,7 @@ impl Queue {
             adopt: jobs.adopt,
             kinds,
             watermark: Watermark::new(Priority::COUNT),
-            keep: self.keep_finished.is_some(),
+            keep: self.keep_finished,
             stopping: CancellationToken::new(),
             warned: Mutex::new(None),
         };

@@ -29,9 +29,7 @@ const HOLD_AT_MOST: usize = 2000;
 /// The answer to a claim.
 type Asked<R> = sqlx::Result<Vec<Claimed<R>>>;
 
-/// Runs [`Work`]. It is a worker: start it with
-/// [`Supervisor::start_with`](crate::worker::Supervisor::start_with) and its own
-/// [`wake`](Self::wake).
+/// Runs [`Work`], as a worker of a [`Supervisor`](crate::worker::Supervisor).
 pub struct Runner<W: Work> {
     shared: Arc<Shared<W>>,
     tasks: Mutex<JoinSet<()>>,
@@ -81,7 +79,7 @@ impl<W: Work> Runner<W> {
         }
     }
 
-    /// What wakes this worker.
+    /// What wakes this worker, for a [`Listener`](crate::worker::Listener) to route to.
     #[must_use]
     pub fn wake(&self) -> Wake {
         self.shared.desk.wake.clone()
@@ -303,6 +301,10 @@ impl<W: Work> Worker for Runner<W> {
 
     fn poll_interval(&self) -> Duration {
         self.shared.desk.settings.poll
+    }
+
+    fn wake(&self) -> Wake {
+        self.wake()
     }
 
     async fn tick(&self) -> Result<Tick, worker::Error> {

@@ -140,12 +140,6 @@ impl<B: Streams> Reconciler<B> {
         self
     }
 
-    /// What wakes this worker.
-    #[must_use]
-    pub fn wake(&self) -> Wake {
-        self.suspicion.0.1.clone()
-    }
-
     /// Compares everything that is retained with what the streams hold, and sends again what is
     /// gone. Answers how many events that were.
     ///
@@ -378,6 +372,10 @@ impl<B: Streams> Worker for Reconciler<B> {
 
     fn poll_interval(&self) -> Duration {
         self.poll
+    }
+
+    fn wake(&self) -> Wake {
+        self.suspicion.0.1.clone()
     }
 
     async fn tick(&self) -> Result<Tick, worker::Error> {

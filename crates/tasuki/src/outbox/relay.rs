@@ -81,8 +81,7 @@ impl RelaySettings {
     }
 }
 
-/// The relay of `outbox` to `bus`, as a worker: start it with its own
-/// [`wake`](Runner::wake), which the outbox's bell rings from now on.
+/// The relay of `outbox` to `bus`, as a worker that the outbox's bell wakes from now on.
 #[must_use]
 pub fn relay<P: Publisher>(
     outbox: &Outbox,

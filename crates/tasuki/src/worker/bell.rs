@@ -65,7 +65,7 @@ pub struct Ringer {
 }
 
 impl Ringer {
-    /// A ringer for `bell` on `channel`. Start it with its own [`wake`](Self::wake).
+    /// A ringer for `bell` on `channel`.
     #[must_use]
     pub fn new(name: &str, pool: PgPool, channel: &str, bell: &Bell) -> Self {
         Self {
@@ -74,12 +74,6 @@ impl Ringer {
             channel: channel.to_owned(),
             bell: bell.clone(),
         }
-    }
-
-    /// What wakes this worker: for [`Supervisor::start_with`](super::Supervisor::start_with).
-    #[must_use]
-    pub fn wake(&self) -> Wake {
-        self.bell.0.elsewhere.clone()
     }
 }
 
@@ -90,6 +84,10 @@ impl Worker for Ringer {
 
     fn poll_interval(&self) -> Duration {
         Duration::from_secs(60)
+    }
+
+    fn wake(&self) -> Wake {
+        self.bell.0.elsewhere.clone()
     }
 
     async fn tick(&self) -> Result<Tick, Error> {

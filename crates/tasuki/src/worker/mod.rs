@@ -55,6 +55,12 @@ pub trait Worker: Send + Sync + 'static {
     /// How long an idle worker waits before it looks again by itself.
     fn poll_interval(&self) -> Duration;
 
+    /// What wakes it. Asked for once, as it is started; a worker that is to be woken by others
+    /// answers with a clone of the wake that they have.
+    fn wake(&self) -> Wake {
+        Wake::default()
+    }
+
     /// A tick that runs for longer counts as stalled and is shown as such.
     fn stall_after(&self) -> Duration {
         Duration::from_secs(60)

@@ -50,11 +50,7 @@ impl Supervisor {
 
     /// Starts `worker` on the current runtime. The answer wakes it.
     pub fn start<W: Worker>(&self, worker: W) -> Wake {
-        self.start_with(worker, Wake::default())
-    }
-
-    /// Starts `worker`, which `wake` wakes: for a wake that had to exist before the worker.
-    pub fn start_with<W: Worker>(&self, worker: W, wake: Wake) -> Wake {
+        let wake = worker.wake();
         let record = Record::new(self.clock.clone(), worker.name(), worker.stall_after());
         self.records().push(record.clone());
         let (soft, hard, woken) = (self.soft.clone(), self.hard.clone(), wake.clone());

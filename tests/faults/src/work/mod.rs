@@ -92,6 +92,16 @@ pub(crate) async fn answer(pool: &PgPool, key: &str) -> Result<String> {
     Ok(String::from_utf8(reply.body().to_vec())?)
 }
 
+/// Takes an event once, by the inbox's own transaction.
+pub(crate) async fn take(pool: &PgPool, event: Uuid) -> Result<&'static str> {
+    let inbox = Inbox::new(&Schema::new("app")?);
+    let taken = inbox.once(pool, "taker", event, async |tx| {
+        store::effects(tx, "taken", &[event]).await?;
+        anyhow::Ok(())
+    });
+    Ok(taken.await?.map_or("duplicate", |()| "new"))
+}
+
 pub(crate) struct Pay {
     pub(crate) pool: PgPool,
     pub(crate) takes: Duration,

@@ -78,3 +78,62 @@ async fn killed_between_the_commit_of_a_request_and_its_answer_the_retry_gets_th
     assert_eq!(site.ask("k").await, done);
     assert_eq!(site.effects("request").await, 1);
 }
+
+const EVENT: &str = "01937d5e-0000-7000-8000-000000000001";
+
+#[tokio::test]
+async fn killed_before_the_commit_of_an_effect_the_event_is_new_to_the_next_who_takes_it() {
+    let site = Site::open().await;
+    let take = ["--take", EVENT];
+    let mut dies = site
+        .node(&[&take[..], &["--crash-at", "inbox.before_commit"]].concat())
+        .await;
+    dies.is_killed().await;
+    assert_eq!(site.effects("taken").await, 0);
+    assert_eq!(site.answer(&take).await, "new");
+    assert_eq!(site.answer(&take).await, "duplicate");
+    assert_eq!(site.effects("taken").await, 1);
+}
+
+#[tokio::test]
+async fn killed_after_the_commit_of_an_effect_the_event_is_a_duplicate_to_the_next_who_takes_it() {
+    let site = Site::open().await;
+    let take = ["--take", EVENT];
+    let mut dies = site
+        .node(&[&take[..], &["--crash-at", "inbox.committed"]].concat())
+        .await;
+    dies.is_killed().await;
+    assert_eq!(site.effects("taken").await, 1);
+    assert_eq!(site.answer(&take).await, "duplicate");
+    assert_eq!(site.effects("taken").await, 1);
+}
+
+#[tokio::test]
+async fn killed_while_a_schedule_is_due_its_job_is_enqueued_once_by_the_next() {
+    let site = Site::open().await;
+    sqlx::query(
+        "INSERT INTO app.job_schedules (name, expression, next_at)
+         VALUES ('hourly', 'every 3600 s', now() - interval '1 s')",
+    )
+    .execute(&site.db.pool)
+    .await
+    .unwrap();
+    let due = "SELECT count(*) FROM app.job_schedules WHERE next_at <= now()";
+    let mut dies = site
+        .node(&["--hourly", "--crash-at", "jobs.repeated"])
+        .await;
+    dies.is_killed().await;
+    assert_eq!(site.count(due).await, 1, "nobody has moved it on");
+    assert_eq!(site.count("SELECT count(*) FROM app.jobs").await, 0);
+
+    let lives = [
+        site.node(&["--hourly"]).await,
+        site.node(&["--hourly"]).await,
+    ];
+    site.comes_to_rest(0, 1).await;
+    for node in lives {
+        node.stop().await;
+    }
+    assert_eq!(site.count(due).await, 0);
+    assert_eq!(site.effects("job").await, 1);
+}

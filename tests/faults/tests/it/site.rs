@@ -130,7 +130,12 @@ impl Site {
 
     /// The answer of a process of its own to a request with this idempotency key.
     pub(crate) async fn ask(&self, key: &str) -> String {
-        let output = self.command(&["--ask", key]).output().await.unwrap();
+        self.answer(&["--ask", key]).await
+    }
+
+    /// What a process of its own prints before it ends.
+    pub(crate) async fn answer(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().await.unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }

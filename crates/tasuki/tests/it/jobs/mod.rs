@@ -175,8 +175,7 @@ fn default_queue() -> Queue {
 
 fn start(worker: Runner<Work>) -> Supervisor {
     let supervisor = Supervisor::new(Clock::system());
-    let wake = worker.wake();
-    supervisor.start_with(worker, wake);
+    supervisor.start(worker);
     supervisor
 }
 

@@ -197,8 +197,7 @@ async fn a_ring_reaches_the_workers_of_other_processes() {
     let supervisor = start(worker);
     supervisor.start(listener);
     let ringer = bench.jobs.ringer(bench.pool());
-    let wake = ringer.wake();
-    supervisor.start_with(ringer, wake);
+    supervisor.start(ringer);
     eventually("the listener woke the worker", async || {
         (supervisor.health()[0].ticks >= 2).then_some(())
     })

@@ -226,8 +226,7 @@ async fn four_relays_that_crash_and_retry_keep_the_order_of_every_key() {
         settings.poll = Duration::from_millis(20);
         settings.lease = Duration::from_secs(2);
         let relay = outbox::relay(&shop.outbox, Arc::clone(&bus), settings);
-        let wake = relay.wake();
-        supervisor.start_with(relay, wake);
+        supervisor.start(relay);
     }
     tasuki_testkit::eventually_within(Duration::from_secs(60), "all are published", async || {
         // Now and then a relay is taken to be dead, in the middle of whatever it does.

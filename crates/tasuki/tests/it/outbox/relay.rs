@@ -153,8 +153,7 @@ async fn a_broker_that_is_away_costs_no_attempt_and_the_relay_is_back_within_sec
     let mut settings = shop.settings();
     settings.poll = Duration::from_millis(50);
     let relay = outbox::relay(&shop.outbox, Arc::clone(&shop.bus), settings);
-    let wake = relay.wake();
-    supervisor.start_with(relay, wake);
+    supervisor.start(relay);
     // sleep: the outage itself; a broker that comes back at once would prove nothing
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(shop.count(ATTEMPTS).await, 0);
@@ -280,8 +279,7 @@ async fn a_stream_that_is_away_holds_up_its_own_events_and_no_others() {
     let bus = Arc::new(HalfAway((*shop.bus).clone()));
     let relay = outbox::relay(&shop.outbox, bus, settings);
     let supervisor = tasuki::worker::Supervisor::new(Clock::system());
-    let wake = relay.wake();
-    supervisor.start_with(relay, wake);
+    supervisor.start(relay);
     // One that is known to be there makes the other a stream that is away, not a broker.
     tasuki_testkit::eventually("the others are published", async || {
         (shop.count(PUBLISHED).await == 100).then_some(())
@@ -326,8 +324,7 @@ async fn a_ring_after_the_commit_wakes_the_relay_long_before_its_poll() {
     let mut settings = shop.settings();
     settings.poll = Duration::from_secs(3600);
     let relay = outbox::relay(&shop.outbox, Arc::clone(&shop.bus), settings);
-    let wake = relay.wake();
-    supervisor.start_with(relay, wake);
+    supervisor.start(relay);
     for n in 1..=3 {
         shop.enqueue(1).await;
         shop.outbox.ring();
@@ -352,8 +349,7 @@ async fn a_relay_of_another_process_hears_the_ring_through_the_database() {
     let relay = outbox::relay(&elsewhere, Arc::clone(&shop.bus), settings);
     let listener = tasuki::worker::Listener::new("shop.listen", shop.pool().clone())
         .route(elsewhere.channel(), &relay.wake());
-    let wake = relay.wake();
-    supervisor.start_with(relay, wake);
+    supervisor.start(relay);
     supervisor.start(listener);
     let ringer = tasuki::worker::Ringer::new(
         "shop.ring",
@@ -361,8 +357,7 @@ async fn a_relay_of_another_process_hears_the_ring_through_the_database() {
         shop.outbox.channel(),
         shop.outbox.bell(),
     );
-    let wake = ringer.wake();
-    supervisor.start_with(ringer, wake);
+    supervisor.start(ringer);
     shop.enqueue(1).await;
     tasuki_testkit::eventually("it is published", async || {
         shop.outbox.ring(); // The listener may not have been listening yet.
