@@ -2,7 +2,7 @@
 //! place, and most of the time there is nothing to do. Here the library is held against itself.
 
 use anyhow::ensure;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use sqlx::Connection as _;
 use tasuki::Schema;
 
 use crate::{
@@ -17,23 +17,6 @@ use crate::{
 const IDLE_SECONDS: u32 = 20;
 /// Jobs per second while the snapshot is held.
 const HELD_RATE: u32 = 1000;
-
-/// Finished jobs, as a queue that keeps them leaves them behind.
-const HISTORY: &str = "
-INSERT INTO {schema}.jobs_done (
-    job_id, queue, kind, payload, attempt_count, created_at, locked_by, started_at, finished_at
-)
-SELECT
-    lpad(to_hex(n), 32, '0')::uuid,
-    'default',
-    'noop',
-    jsonb_build_object('n', n, 'email', 'someone@example.com', 'template', 'welcome'),
-    0,
-    now() - make_interval(secs => $1 - n),
-    'bench',
-    now() - make_interval(secs => $1 - n),
-    now() - make_interval(secs => $1 - n)
-FROM generate_series(1, $1) AS n";
 
 /// Every measure of this kind that was asked for.
 pub(crate) async fn run(scenario: &mut Scenario<'_>, who: &Contestant) -> anyhow::Result<()> {
@@ -77,12 +60,7 @@ async fn history(scenario: &mut Scenario<'_>, who: &Contestant) -> anyhow::Resul
     store::recreate(&scenario.server, &database).await?;
     let full = format!("{empty}_history");
     ours::setup(&full).await?;
-    let mut connection = PgConnection::connect(&full).await?;
-    // Safe: a `Schema` is a plain identifier.
-    sqlx::query(AssertSqlSafe(schema.render(HISTORY)))
-        .bind(i32::try_from(rows)?)
-        .execute(&mut connection)
-        .await?;
+    store::add_history(&full, &schema, i32::try_from(rows)?).await?;
     store::settle(&full).await?;
     let forget = schema.render("TRUNCATE {schema}.jobs_done");
     for round in 1..=scenario.options.runs {
@@ -100,7 +78,6 @@ async fn history(scenario: &mut Scenario<'_>, who: &Contestant) -> anyhow::Resul
             beside(scenario, who, side, name, url).await?;
         }
     }
-    connection.close().await?;
     store::drop_database(&scenario.server, &database).await?;
     Ok(())
 }
@@ -139,13 +116,7 @@ async fn snapshot(scenario: &mut Scenario<'_>, who: &Contestant) -> anyhow::Resu
     for _ in 0..scenario.options.runs {
         held(scenario, who, Side::Baseline, figures::NO_SNAPSHOT).await?;
     }
-    let mut forgotten = PgConnection::connect(&url).await?;
-    let mut holding = forgotten
-        .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        .await?;
-    sqlx::query("SELECT count(*) FROM pg_class")
-        .execute(&mut *holding)
-        .await?;
+    let forgotten = store::hold_snapshot(&url).await?;
     let (rate, seconds) = (HELD_RATE, scenario.options.hold);
     eprintln!("a snapshot is held for {seconds} s at {rate} jobs/s");
     let told: Drained = who.ask(&url, Verb::Load { rate, seconds }).await?;
@@ -157,7 +128,6 @@ async fn snapshot(scenario: &mut Scenario<'_>, who: &Contestant) -> anyhow::Resu
     for _ in 0..scenario.options.runs {
         held(scenario, who, Side::Ours, OURS).await?;
     }
-    holding.rollback().await?;
     forgotten.close().await?;
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! - `setup`: the library's tables in [`SCHEMA`].
 //! - `fill ROWS`: bulk enqueue, in batches of a thousand.
 //! - `drain`: one process with the settings for throughput; the time runs from the start of the
-//!   worker until no row of the queue is left, as for the peers.
+//!   worker until it has stopped, which is after the last settlement.
 //! - `enqueue CLIENTS SECONDS`: on every connection, in turn: begin, enqueue one job, commit.
 //! - `drain-and-keep`, `load RATE SECONDS`, `idle SECONDS`: what the library is compared with
 //!   itself in (`age`).
@@ -173,9 +173,11 @@ async fn drain(url: &str, queue: &Queue) -> anyhow::Result<Drained> {
     let began = Instant::now();
     supervisor.start(worker);
     done.1.notified().await;
-    while store::left(&mut watch, &schema, "jobs").await? > 0 {}
-    let seconds = began.elapsed().as_secs_f64();
+    // A worker that has stopped has settled everything.
     let _stopped = supervisor.stop(Duration::from_secs(5)).await;
+    let seconds = began.elapsed().as_secs_f64();
+    let left = store::left(&mut watch, &schema, "jobs").await?;
+    anyhow::ensure!(left == 0, "{left} jobs are left");
     let rows = done.0.load(Ordering::Relaxed);
     Ok(Drained { rows, seconds })
 }

@@ -55,6 +55,42 @@ pub(crate) async fn settle_jobs(url: &str, schema: &Schema) -> sqlx::Result<()> 
     connection.close().await
 }
 
+/// Finished jobs, as a queue that keeps them leaves them behind.
+const HISTORY: &str = "
+INSERT INTO {schema}.jobs_done (
+    job_id, queue, kind, payload, attempt_count, created_at, locked_by, started_at, finished_at
+)
+SELECT
+    lpad(to_hex(n), 32, '0')::uuid,
+    'default',
+    'noop',
+    jsonb_build_object('n', n, 'email', 'someone@example.com', 'template', 'welcome'),
+    0,
+    now() - make_interval(secs => $1 - n),
+    'bench',
+    now() - make_interval(secs => $1 - n),
+    now() - make_interval(secs => $1 - n)
+FROM generate_series(1, $1) AS n";
+
+/// Adds this many finished jobs.
+pub(crate) async fn add_history(url: &str, schema: &Schema, rows: i32) -> sqlx::Result<()> {
+    let mut connection = PgConnection::connect(url).await?;
+    // Safe: a `Schema` is a plain identifier.
+    sqlx::query(AssertSqlSafe(schema.render(HISTORY)))
+        .bind(rows)
+        .execute(&mut connection)
+        .await?;
+    connection.close().await
+}
+
+/// Begins a transaction that keeps its snapshot until the connection is closed.
+pub(crate) async fn hold_snapshot(url: &str) -> sqlx::Result<PgConnection> {
+    let mut connection = PgConnection::connect(url).await?;
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class";
+    sqlx::raw_sql(begin).execute(&mut connection).await?;
+    Ok(connection)
+}
+
 /// Rows that are left in one of the library's tables.
 pub(crate) async fn left(
     connection: &mut PgConnection,

@@ -60,10 +60,7 @@ impl Post {
         let error = error.to_owned();
         match self.policy.next(failed_attempts + 1, verdict) {
             Next::Retry(after) => Outcome::Retry { after, error },
-            Next::Snooze(after) => Outcome::Back {
-                after,
-                error: Some(error),
-            },
+            Next::Snooze(after) => Outcome::Snooze { after, error },
             _ => Outcome::Dead { error },
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -155,6 +156,7 @@ impl Queue {
             keep: self.keep_finished,
             stopping: CancellationToken::new(),
             warned: Mutex::new(None),
+            alone: Arc::default(),
         };
         let settings = Settings {
             pool: pool.clone(),
@@ -184,6 +186,8 @@ pub struct Work {
     stopping: CancellationToken,
     /// When we last told of a kind that we don't know.
     warned: Mutex<Option<Instant>>,
+    /// A suspect is here: see [`Alone`].
+    alone: Arc<AtomicBool>,
 }
 
 /// What this release knows of a kind.
@@ -203,6 +207,31 @@ pub struct Finished {
 pub struct Held {
     job: JobRow,
     since: Instant,
+    standing: Standing,
+}
+
+/// How a job stands whose workers were lost.
+#[derive(Debug)]
+enum Standing {
+    /// Not so often that it means anything.
+    Innocent,
+    /// Again and again, and it is the only one of this process that runs now.
+    Suspect(#[expect(dead_code, reason = "held until the job ends")] Alone),
+    /// Again and again, and another one of those is here.
+    NotNow,
+    /// Too often.
+    Guilty,
+}
+
+/// Held by the one suspect that runs: if it is the job that kills its process, it takes no other
+/// suspect along, which may be innocent.
+#[derive(Debug)]
+struct Alone(Arc<AtomicBool>);
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 impl std::fmt::Debug for Work {
@@ -244,12 +273,12 @@ impl lease::Work for Work {
         });
         let full = rows.len() >= claim.limit;
         self.watermark.reached(&start, full, due);
-        let rows = self.alone(connection, rows).await?;
         let since = Instant::now();
         let held = rows.into_iter().map(|claimed| Claimed {
             fence: claimed.fence,
             failed_attempts: claimed.failed_attempts,
             row: Held {
+                standing: self.standing(&claimed.row),
                 job: claimed.row,
                 since,
             },
@@ -310,45 +339,45 @@ impl lease::Work for Work {
 }
 
 impl Work {
-    /// Of the jobs whose workers were lost again and again, keeps one and gives back the others:
-    /// if it is the one that kills its process, it takes no innocent one along.
-    async fn alone(
-        &self,
-        connection: &mut PgConnection,
-        rows: Vec<Claimed<JobRow>>,
-    ) -> sqlx::Result<Vec<Claimed<JobRow>>> {
-        let mut kept_one = false;
-        let (back, kept): (Vec<_>, Vec<_>) = rows.into_iter().partition(|claimed| {
-            let suspect = claimed.row.lost >= LOST_ALONE && claimed.row.lost < LOST_LIMIT;
-            suspect && std::mem::replace(&mut kept_one, true)
-        });
-        if !back.is_empty() {
-            let later = |claimed: &Claimed<JobRow>| {
-                let outcome = Outcome::<()>::Back {
-                    after: SUSPECT_PAUSE,
-                    error: Some("its worker was lost, it will be tried alone".to_owned()),
-                };
-                (claimed.fence, outcome)
-            };
-            let outcomes: Vec<_> = back.iter().map(later).collect();
-            let leases = lease::Work::leases(self);
-            leases.put_back(connection, &outcomes).await?;
+    /// How a job stands that was just claimed.
+    fn standing(&self, job: &JobRow) -> Standing {
+        if job.lost >= LOST_LIMIT {
+            Standing::Guilty
+        } else if job.lost < LOST_ALONE {
+            Standing::Innocent
+        } else if self.alone.swap(true, Ordering::AcqRel) {
+            Standing::NotNow
+        } else {
+            Standing::Suspect(Alone(Arc::clone(&self.alone)))
         }
-        Ok(kept)
     }
 
     async fn attempt(&self, claimed: Claimed<Held>) -> Outcome<Finished> {
         let Claimed {
             fence,
             failed_attempts,
-            row: Held { job, since },
+            row:
+                Held {
+                    job,
+                    since,
+                    standing,
+                },
         } = claimed;
         let Some(kind) = self.kinds.get(job.kind.as_str()) else {
             return self.unknown(&job.kind);
         };
-        if job.lost >= LOST_LIMIT {
-            let error = format!("its worker was lost {} times in a row", job.lost);
-            return Outcome::Dead { error };
+        match standing {
+            Standing::Innocent | Standing::Suspect(_) => {}
+            Standing::NotNow => {
+                return Outcome::Back {
+                    after: SUSPECT_PAUSE,
+                    error: Some("its worker was lost, it will be tried alone".to_owned()),
+                };
+            }
+            Standing::Guilty => {
+                let error = format!("its worker was lost {} times in a row", job.lost);
+                return Outcome::Dead { error };
+            }
         }
         let id = JobId::from(fence.id);
         let span = tracing::info_span!(
@@ -378,6 +407,7 @@ impl Work {
         {
             Outcome::Done(()) => Outcome::Done(Finished { is_unique }),
             Outcome::Retry { after, error } => Outcome::Retry { after, error },
+            Outcome::Snooze { after, error } => Outcome::Snooze { after, error },
             Outcome::Back { after, error } => Outcome::Back { after, error },
             Outcome::Dead { error } => Outcome::Dead { error },
         }

@@ -172,10 +172,7 @@ fn outcome(policy: &Policy, attempt: u32, failure: &Failure) -> Outcome<()> {
     let error = told(failure.error());
     match policy.next(attempt, failure.verdict()) {
         Next::Retry(after) => Outcome::Retry { after, error },
-        Next::Snooze(after) => Outcome::Back {
-            after,
-            error: Some(error),
-        },
+        Next::Snooze(after) => Outcome::Snooze { after, error },
         Next::Dead => Outcome::Dead { error },
     }
 }

@@ -7,9 +7,11 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, PgPool};
 use time::OffsetDateTime;
@@ -21,7 +23,7 @@ use super::store::schedule::ScheduleStore;
 use super::{Enqueued, Error, Job, Jobs};
 use crate::testing::crash_point;
 use crate::transaction;
-use crate::worker::{self, Tick, Worker};
+use crate::worker::{self, Tick, Worker, panic_message};
 
 /// How late an occurrence may be noticed.
 const POLL: Duration = Duration::from_secs(1);
@@ -195,7 +197,19 @@ impl Schedules {
             .lock_due(&mut transaction, &entry.name, expression)
             .await?;
         let Some((due, now)) = due else {
-            return Ok(false); // Somebody was quicker.
+            // Somebody was quicker; or it has other times, of a release that is gone again.
+            let adopted = self
+                .store()
+                .adopt(&mut transaction, &entry.name, expression);
+            let adopted = adopted.await?;
+            transaction::commit(transaction).await?;
+            if adopted {
+                tracing::warn!(
+                    schedule.name = entry.name,
+                    "nobody keeps the times of this schedule, ours count again",
+                );
+            }
+            return Ok(false);
         };
         let next = entry.repeat.next(due, now);
         self.store()
@@ -227,18 +241,19 @@ impl Worker for Schedules {
         let mut tx = transaction::begin(&self.pool).await?;
         let due: HashSet<String> = self.store().due(&mut tx, &names).await?;
         drop(tx);
-        let mut failed = None;
+        let mut failed: Option<worker::Error> = None;
         for entry in self.entries.iter().filter(|e| due.contains(&e.name)) {
-            match self.occur(entry).await {
-                Ok(true) => self.jobs.ring(),
-                Ok(false) => {}
-                // One schedule that can't be enqueued does not hold up the others.
-                Err(error) => failed = Some(error),
+            // One schedule that can't be enqueued does not hold up the others.
+            match AssertUnwindSafe(self.occur(entry)).catch_unwind().await {
+                Ok(Ok(true)) => self.jobs.ring(),
+                Ok(Ok(false)) => {}
+                Ok(Err(error)) => failed = Some(error.into()),
+                Err(panic) => failed = Some(panic_message(&*panic).into()),
             }
         }
         match failed {
             None => Ok(Tick::Idle),
-            Some(error) => Err(error.into()),
+            Some(error) => Err(error),
         }
     }
 }

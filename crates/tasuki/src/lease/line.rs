@@ -1,7 +1,11 @@
 //! A connection for one statement, or for one transaction where a pooler is in between.
 
+use std::io;
+use std::time::Duration;
+
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
+use tokio::time::timeout;
 
 use super::Route;
 use crate::transaction;
@@ -27,6 +31,14 @@ impl Line {
         }
     }
 
+    /// Closes the connection instead of giving it back. Whoever got it next would wait for the
+    /// answer that we have given up waiting for.
+    pub(crate) fn hang_up(&mut self) {
+        if let Self::Direct(connection) = self {
+            connection.close_on_drop();
+        }
+    }
+
     /// Makes what was done last. A line that is dropped instead undoes it, or leaves it done,
     /// as a lost connection would.
     pub(crate) async fn close(self) -> sqlx::Result<()> {
@@ -35,4 +47,20 @@ impl Line {
             Self::Pooler(transaction) => transaction::commit(transaction).await,
         }
     }
+}
+
+/// Waits for the answer to a statement, but not for ever: a connection may have died unseen, and
+/// the next one may be well.
+pub(crate) async fn within<T>(
+    limit: Duration,
+    statement: impl Future<Output = sqlx::Result<T>>,
+) -> sqlx::Result<T> {
+    let late = || {
+        io::Error::new(
+            io::ErrorKind::TimedOut,
+            "no answer from the database in time",
+        )
+    };
+    let answer = timeout(limit, statement).await;
+    answer.unwrap_or_else(|_| Err(sqlx::Error::Io(late())))
 }

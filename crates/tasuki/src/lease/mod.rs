@@ -72,7 +72,14 @@ pub enum Outcome<D> {
         /// What went wrong.
         error: String,
     },
-    /// Not the row's fault, or not its time yet: back without the cost of an attempt.
+    /// It ran, and is not done yet: again later, without the cost of an attempt.
+    Snooze {
+        /// How long to wait.
+        after: Duration,
+        /// Why.
+        error: String,
+    },
+    /// It did not run: back without the cost of an attempt.
     Back {
         /// How long to wait.
         after: Duration,

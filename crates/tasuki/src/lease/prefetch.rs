@@ -2,7 +2,9 @@
 //!
 //! Claiming one row per free slot costs a round trip per row; claiming thousands keeps them
 //! from other processes. So the number follows the pace of the work: it doubles while a claim
-//! is started within [`FAST`], and halves when that takes longer than [`SLOW`].
+//! is started within [`FAST`], and halves when that takes longer than [`SLOW`]. A row that waits
+//! for so long that nobody can tell when it will start is given back, and the number is as small
+//! again as it was at first.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -32,6 +34,11 @@ impl Prefetch {
 
     pub(super) fn rows(&self) -> usize {
         self.now.load(Ordering::Relaxed)
+    }
+
+    /// Somebody waited too long to be started: back to what can run side by side.
+    pub(super) fn shrink(&self) {
+        self.now.store(self.least, Ordering::Relaxed);
     }
 
     /// A claim of `rows` was started to its last row after `took`.
@@ -65,5 +72,9 @@ mod tests {
         assert_eq!(prefetch.rows(), 10);
         prefetch.learn(1, Duration::from_millis(1));
         assert_eq!(prefetch.rows(), 10, "a small claim is no evidence");
+        prefetch.learn(10, Duration::from_millis(1));
+        assert_eq!(prefetch.rows(), 20);
+        prefetch.shrink();
+        assert_eq!(prefetch.rows(), 10);
     }
 }

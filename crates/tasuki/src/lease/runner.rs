@@ -15,8 +15,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::sync::{AcquireError, Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
+use super::line::within;
 use super::prefetch::Prefetch;
 use super::settle::{Desk, Ended};
 use super::{Claim, Claimed, Fence, Line, Settings, Unit, Work, give_back};
@@ -25,6 +26,12 @@ use crate::worker::{self, Tick, Wake, Worker, panic_message};
 
 /// Rows that a runner of single rows holds at most, running and about to.
 const HOLD_AT_MOST: usize = 2000;
+
+/// How long a row waits for a slot before it is given back.
+const SLOT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A slot, if there is one in time; an error when there will be none any more.
+type Turn = Result<Option<OwnedSemaphorePermit>, AcquireError>;
 
 /// The answer to a claim.
 type Asked<R> = sqlx::Result<Vec<Claimed<R>>>;
@@ -113,18 +120,18 @@ impl<W: Work> Runner<W> {
         let shared = &self.shared;
         let mut tasks = self.tasks.lock().await;
         while tasks.try_join_next().is_some() {}
-        let room = shared.room();
-        if room == 0 {
-            // Whatever woke us may wait for room: whoever makes it wakes us again.
-            shared.desk.more.store(true, Ordering::Release);
-            return Ok(0);
-        }
+        self.keeper
+            .get_or_init(|| JoinSet::from_iter([Arc::clone(shared).keep()]));
         // A tick may be cut at any await, but a claim that was sent is made: it is waited for in a
         // task of its own, by the next tick or by the release, whichever comes.
         let mut asking = self.asking.lock().await;
-        self.keeper
-            .get_or_init(|| JoinSet::from_iter([Arc::clone(shared).keep()]));
         if asking.is_empty() {
+            let room = shared.room();
+            if room == 0 {
+                // Whatever woke us may wait for room: whoever makes it wakes us again.
+                shared.desk.more.store(true, Ordering::Release);
+                return Ok(0);
+            }
             asking.spawn(Arc::clone(shared).ask(room));
         }
         let Some(asked) = asking.join_next().await else {
@@ -157,7 +164,9 @@ impl<W: Work> Shared<W> {
             limit: room,
         };
         let mut line = Line::open(&settings.pool, settings.route).await?;
-        let rows = self.desk.work.claim(line.connection(), &claim).await?;
+        let rows = self.desk.work.claim(line.connection(), &claim);
+        let rows = within(self.desk.patience(), rows).await;
+        let rows = rows.inspect_err(|_| line.hang_up())?;
         line.close().await?;
         let more = self.desk.work.expects_more(&rows, room);
         self.desk.more.store(more, Ordering::Release);
@@ -232,13 +241,13 @@ impl<W: Work> Shared<W> {
 
     /// A place in the line for a slot, taken now: the runtime polls tasks in whatever order it
     /// likes, but slots go to rows in the order of the claim.
-    fn turn(&self) -> impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + use<W> {
+    fn turn(&self) -> impl Future<Output = Turn> + use<W> {
         let mut turn = Box::pin(Arc::clone(&self.slots).acquire_owned());
         let at_once = turn.as_mut().now_or_never();
         async move {
             match at_once {
-                Some(slot) => slot,
-                None => turn.await,
+                Some(slot) => slot.map(Some),
+                None => turn.await.map(Some),
             }
         }
     }
@@ -247,12 +256,17 @@ impl<W: Work> Shared<W> {
     async fn run(
         self: Arc<Self>,
         unit: Vec<Claimed<W::Row>>,
-        turn: impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send,
+        turn: impl Future<Output = Turn> + Send,
         started: Option<Arc<Started>>,
     ) {
         let _counted = Counted(&self);
         let rows: Vec<(Fence, u32)> = unit.iter().map(|c| (c.fence, c.failed_attempts)).collect();
-        let ended = if let Ok(slot) = turn.await {
+        let slot = timeout(SLOT_PATIENCE, turn).await.unwrap_or_else(|_| {
+            // Work has become slow since this was claimed: others may have a slot for it.
+            self.prefetch.shrink();
+            Ok(None)
+        });
+        let ended = if let Ok(Some(slot)) = slot {
             if let Some(started) = started {
                 started.one(&self.prefetch);
             }
@@ -321,10 +335,12 @@ impl<W: Work> Worker for Runner<W> {
     }
 
     async fn release(&self) {
-        // A claim that was cut off from its tick would take what is given back below.
+        self.tasks.lock().await.shutdown().await;
+        self.shared.desk.abandon();
+        self.shared.desk.settle().await;
+        // A claim that was cut off from its tick may have taken, or take, what nobody will start.
         let mut asking = self.asking.lock().await;
         while asking.join_next().await.is_some() {}
-        self.tasks.lock().await.shutdown().await;
         self.shared.desk.abandon();
         self.shared.desk.settle().await;
     }

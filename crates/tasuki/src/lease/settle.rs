@@ -1,8 +1,9 @@
 //! Settling in groups: what ended while the last settlement was on its way shares the next.
 //!
 //! Whoever has something to settle puts it on the pile and, if nobody is at it, settles the
-//! whole pile: one statement for the successes, one for the rest. An idle system settles at
-//! once, a busy one in large groups, and no timer is involved.
+//! whole pile: one statement for the successes, one for what is tried again, and for the dead a
+//! few at a time, since their hooks run in the same transaction. An idle system settles at once, a
+//! busy one in large groups, and no timer is involved.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +15,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
+use super::line::within;
 use super::tally::Tally;
 use super::{Fence, Line, Outcome, Settings, Work, give_back};
 use crate::testing::crash_point;
@@ -22,6 +24,12 @@ use crate::worker::Wake;
 
 /// The first pause after a settlement that failed, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// The least time that an answer of the database is waited for; or a lease, if that is longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Deaths in one transaction: what their hooks do may take seconds each, and whatever has ended
+/// meanwhile waits.
+const BURIED_AT_ONCE: usize = 5;
 
 /// How claims ended that are not settled yet.
 pub(super) type Ended<D> = Vec<(Fence, Outcome<D>)>;
@@ -61,6 +69,11 @@ impl<W: Work> Desk<W> {
             more: AtomicBool::new(false),
             wake: Wake::default(),
         }
+    }
+
+    /// How long an answer of the database is waited for.
+    pub(super) fn patience(&self) -> Duration {
+        PATIENCE.max(self.settings.lease)
     }
 
     /// Rows that are claimed and not settled yet.
@@ -118,7 +131,7 @@ impl<W: Work> Desk<W> {
         while let Err(error) = self.settle_group(&mut taken).await {
             tracing::warn!(
                 worker = self.work.name(),
-                rows = taken.done.len() + taken.rest.len(),
+                rows = taken.rows(),
                 error = &error as &(dyn std::error::Error + 'static),
                 "settlement failed, will retry",
             );
@@ -136,7 +149,9 @@ impl<W: Work> Desk<W> {
         crash_point("lease.worked");
         if !taken.done.is_empty() {
             let mut line = self.line().await?;
-            let settled = self.work.settle(line.connection(), &taken.done).await?;
+            let settled = self.work.settle(line.connection(), &taken.done);
+            let settled = within(self.patience(), settled).await;
+            let settled = settled.inspect_err(|_| line.hang_up())?;
             line.close().await?;
             self.tally.done(settled.len());
             if self.work.frees_others(&taken.done) {
@@ -149,6 +164,12 @@ impl<W: Work> Desk<W> {
             let settled = self.put_back(&taken.rest).await?;
             self.let_go(taken.rest.drain(..).map(|(fence, _)| fence), &settled);
         }
+        let few = taken.dead.len().min(BURIED_AT_ONCE);
+        if few > 0 {
+            let dead = taken.dead.get(..few).unwrap_or_default();
+            let settled = within(self.patience(), self.kill(dead)).await?;
+            self.let_go(taken.dead.drain(..few).map(|(fence, _)| fence), &settled);
+        }
         Ok(())
     }
 
@@ -156,30 +177,25 @@ impl<W: Work> Desk<W> {
         Line::open(&self.settings.pool, self.settings.route).await
     }
 
+    /// Puts rows back that will be tried again.
     async fn put_back(&self, rest: &Ended<W::Done>) -> sqlx::Result<Vec<Uuid>> {
-        let leases = self.work.leases();
-        let any_dead = rest
-            .iter()
-            .any(|(_, outcome)| matches!(outcome, Outcome::Dead { .. }));
-        let settled = if any_dead {
-            let mut dying = transaction::begin(&self.settings.pool).await?;
-            let settled = leases.put_back(&mut dying, rest).await?;
-            self.bury(&mut dying, rest, &settled).await?;
-            crash_point("lease.buried");
-            transaction::commit(dying).await?;
-            settled
-        } else {
-            let mut line = self.line().await?;
-            let settled = leases.put_back(line.connection(), rest).await?;
-            line.close().await?;
-            settled
-        };
-        let kept: HashSet<Uuid> = settled.iter().copied().collect();
-        for (fence, outcome) in rest {
-            if kept.contains(&fence.id) {
-                self.tell(fence, outcome);
-            }
-        }
+        let mut line = self.line().await?;
+        let settled = self.work.leases().put_back(line.connection(), rest);
+        let settled = within(self.patience(), settled).await;
+        let settled = settled.inspect_err(|_| line.hang_up())?;
+        line.close().await?;
+        self.tell_all(rest, &settled);
+        Ok(settled)
+    }
+
+    /// Puts rows back as dead, with what belongs to that.
+    async fn kill(&self, dead: &[(Fence, Outcome<W::Done>)]) -> sqlx::Result<Vec<Uuid>> {
+        let mut dying = transaction::begin(&self.settings.pool).await?;
+        let settled = self.work.leases().put_back(&mut dying, dead).await?;
+        self.bury(&mut dying, dead, &settled).await?;
+        crash_point("lease.buried");
+        transaction::commit(dying).await?;
+        self.tell_all(dead, &settled);
         Ok(settled)
     }
 
@@ -187,10 +203,10 @@ impl<W: Work> Desk<W> {
     async fn bury(
         &self,
         transaction: &mut PgConnection,
-        rest: &Ended<W::Done>,
+        dead: &[(Fence, Outcome<W::Done>)],
         settled: &[Uuid],
     ) -> sqlx::Result<()> {
-        let dead: Vec<(Uuid, String)> = rest
+        let dead: Vec<(Uuid, String)> = dead
             .iter()
             .filter(|(fence, _)| settled.contains(&fence.id))
             .filter_map(|(fence, outcome)| match outcome {
@@ -215,6 +231,15 @@ impl<W: Work> Desk<W> {
         }
     }
 
+    fn tell_all(&self, outcomes: &[(Fence, Outcome<W::Done>)], settled: &[Uuid]) {
+        let settled: HashSet<Uuid> = settled.iter().copied().collect();
+        for (fence, outcome) in outcomes {
+            if settled.contains(&fence.id) {
+                self.tell(fence, outcome);
+            }
+        }
+    }
+
     fn tell(&self, fence: &Fence, outcome: &Outcome<W::Done>) {
         let worker = self.work.name();
         match outcome {
@@ -228,6 +253,11 @@ impl<W: Work> Desk<W> {
                 self.tally.back();
                 let retry_in_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
                 tracing::debug!(worker, row.id = %fence.id, retry_in_ms, error, "row given back");
+            }
+            Outcome::Snooze { after, error } => {
+                self.tally.back();
+                let retry_in_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+                tracing::debug!(worker, row.id = %fence.id, retry_in_ms, error, "row snoozed");
             }
             Outcome::Dead { error } => {
                 self.tally.dead();
@@ -285,7 +315,10 @@ impl<W: Work> Desk<W> {
         let mut line = self.line().await?;
         let leases = self.work.leases();
         let kept = leases.renew(line.connection(), &old, self.settings.lease);
-        let kept = kept.await?;
+        // Early enough for another try, on another connection, before the lease is over.
+        let limit = (self.settings.lease / 3).max(Duration::from_secs(1));
+        let kept = within(limit, kept).await;
+        let kept = kept.inspect_err(|_| line.hang_up())?;
         line.close().await?;
         let kept: HashSet<Uuid> = kept.into_iter().collect();
         let mut lost = Vec::new();
@@ -324,27 +357,39 @@ struct Taken<'a, D> {
     pile: &'a Mutex<Ended<D>>,
     done: Vec<(Fence, D)>,
     rest: Ended<D>,
+    dead: Ended<D>,
 }
 
 impl<'a, D> Taken<'a, D> {
     fn from(pile: &'a Mutex<Ended<D>>) -> Self {
         let ended = std::mem::take(&mut *lock(pile));
         let mut done = Vec::with_capacity(ended.len());
-        let mut rest = Vec::new();
+        let (mut rest, mut dead) = (Vec::new(), Vec::new());
         for (fence, outcome) in ended {
             match outcome {
                 Outcome::Done(told) => done.push((fence, told)),
+                Outcome::Dead { .. } => dead.push((fence, outcome)),
                 outcome => rest.push((fence, outcome)),
             }
         }
         // In one order: see `renew`.
         done.sort_unstable_by_key(|(fence, _)| fence.id);
         rest.sort_unstable_by_key(|(fence, _)| fence.id);
-        Self { pile, done, rest }
+        dead.sort_unstable_by_key(|(fence, _)| fence.id);
+        Self {
+            pile,
+            done,
+            rest,
+            dead,
+        }
+    }
+
+    fn rows(&self) -> usize {
+        self.done.len() + self.rest.len() + self.dead.len()
     }
 
     fn is_empty(&self) -> bool {
-        self.done.is_empty() && self.rest.is_empty()
+        self.rows() == 0
     }
 }
 
@@ -355,6 +400,7 @@ impl<D> Drop for Taken<'_, D> {
             let mut pile = lock(self.pile);
             pile.extend(done.map(|(fence, told)| (fence, Outcome::Done(told))));
             pile.append(&mut self.rest);
+            pile.append(&mut self.dead);
         }
     }
 }

@@ -38,7 +38,7 @@ impl Leases {
             format!("{column} = t.{column} + CASE WHEN t.status = '{claimed}' THEN 1 ELSE 0 END,")
         });
         let found = table.lost.map_or_else(String::new, |column| {
-            format!("{column} = CASE WHEN mine.cost > 0 THEN 0 ELSE t.{column} END,")
+            format!("{column} = CASE WHEN mine.ran THEN 0 ELSE t.{column} END,")
         });
         let render = |sql: &str| {
             let sql = sql
@@ -183,6 +183,7 @@ impl Leases {
             .bind(told.pauses)
             .bind(told.costs)
             .bind(told.dead)
+            .bind(told.ran)
             .fetch_all(connection)
             .await
     }
@@ -255,6 +256,7 @@ struct Told {
     pauses: Vec<f64>,
     costs: Vec<i32>,
     dead: Vec<bool>,
+    ran: Vec<bool>,
 }
 
 impl Told {
@@ -264,12 +266,14 @@ impl Told {
             Outcome::Done(_) => (None, Duration::ZERO, 0, false),
             Outcome::Retry { after, error } => (Some(error.as_str()), *after, 1, false),
             Outcome::Back { after, error } => (error.as_deref(), *after, 0, false),
+            Outcome::Snooze { after, error } => (Some(error.as_str()), *after, 0, false),
             Outcome::Dead { error } => (Some(error.as_str()), Duration::ZERO, 1, true),
         };
         self.errors.push(error.map(stored_error));
         self.pauses.push(pause.min(LONGEST_PAUSE).as_secs_f64());
         self.costs.push(cost);
         self.dead.push(dead);
+        self.ran.push(!matches!(outcome, Outcome::Back { .. }));
     }
 }
 
@@ -310,12 +314,31 @@ SELECT * FROM place LEFT JOIN claimed ON true";
 /// The token alone says whose a row is: nothing that is not claimed has one. (To ask for the
 /// state, too, would have the planner take it for a rare one, from statistics that are older than
 /// the claim, and compare every claimed row with every one of ours.)
+///
+/// A row that is locked is being settled, by us, and its transaction may take a while: the others
+/// don't wait for it. It still carries our token, so it is ours.
 const RENEW: &str = "
-UPDATE {table} AS t
-SET lease_until = clock_timestamp() + make_interval(secs => $3)
-FROM unnest($1::uuid [], $2::uuid []) AS mine (id, token)
-WHERE t.{key} = mine.id AND t.claim_token = mine.token
-RETURNING t.{key}";
+WITH mine AS (
+    SELECT id, token FROM unnest($1::uuid [], $2::uuid []) AS mine (id, token)
+),
+
+idle AS (
+    SELECT t.{key} AS id
+    FROM mine
+    INNER JOIN {table} AS t ON t.{key} = mine.id AND t.claim_token = mine.token
+    FOR UPDATE OF t SKIP LOCKED
+),
+
+renewed AS (
+    UPDATE {table} AS t
+    SET lease_until = clock_timestamp() + make_interval(secs => $3)
+    FROM idle
+    WHERE t.{key} = idle.id
+)
+
+SELECT t.{key}
+FROM mine
+INNER JOIN {table} AS t ON t.{key} = mine.id AND t.claim_token = mine.token";
 
 /// A pause of zero leaves the due time as it was, and with it the row's place in the queue.
 const PUT_BACK: &str = "
@@ -335,8 +358,9 @@ WITH put_back AS (
         lease_until = NULL,
         claim_token = NULL,
         last_error = mine.error
-    FROM unnest($1::uuid [], $2::uuid [], $3::text [], $4::float8 [], $5::int [], $6::boolean [])
-        AS mine (id, token, error, pause, cost, dead)
+    FROM unnest(
+        $1::uuid [], $2::uuid [], $3::text [], $4::float8 [], $5::int [], $6::boolean [], $7::boolean []
+    ) AS mine (id, token, error, pause, cost, dead, ran)
     WHERE t.{key} = mine.id AND t.claim_token = mine.token
     RETURNING t.*
 ),

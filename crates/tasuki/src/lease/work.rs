@@ -112,7 +112,7 @@ pub struct Settings {
     /// Rows per claim at most. More rows cost fewer round trips, and more is repeated after a
     /// crash.
     pub batch: usize,
-    /// How long a claim holds without a renewal; a third of it is the time between renewals.
+    /// How long a claim holds without a renewal; it is renewed between a third and a half of that.
     pub lease: Duration,
     /// How long an idle worker waits before it looks again by itself.
     pub poll: Duration,

@@ -83,6 +83,24 @@ impl Suspicion {
     }
 }
 
+/// A suspicion that is being looked into. What was not looked into to the end, because it failed
+/// or was cut, is still suspected.
+struct Unfinished<'a>(Option<&'a Suspicion>);
+
+impl Unfinished<'_> {
+    fn finish(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(suspicion) = self.0 {
+            suspicion.raise();
+        }
+    }
+}
+
 /// Why a look at the broker did not come to its end.
 #[derive(Debug, thiserror::Error)]
 enum Error {
@@ -234,7 +252,7 @@ impl<B: Streams> Reconciler<B> {
             return Ok(true); // All of them are older than what the stream's limits keep.
         }
         let mut samples = vec![newest];
-        let seen = self.saw(state, newest);
+        let seen = self.seen(state);
         samples.extend(seen.map(|seen| seen.newest));
         samples.retain(|sample| sample.stream_seq >= first);
         for _ in 0..SAMPLES {
@@ -248,22 +266,28 @@ impl<B: Streams> Reconciler<B> {
         line.close().await?;
         let sequences: Vec<u64> = samples.iter().map(sequence).collect();
         let ids = self.bus.ids_at(name, &sequences).await?;
+        // Only now: what a look that failed would have shown is to be looked at again.
+        self.saw(state, newest, seen);
         let holds = |(row, id): (&Stored, Option<Uuid>)| id == Some(row.event_id);
         Ok(!reused && samples.iter().zip(ids).all(holds))
     }
 
-    /// Remembers the newest event for the next look; answers what was remembered.
-    fn saw(&self, state: &StreamState, newest: Stored) -> Option<Seen> {
-        let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+    /// What the last look at this very stream saw.
+    fn seen(&self, state: &StreamState) -> Option<Seen> {
+        let all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let last = all.get(&state.name).copied();
-        let last = last.filter(|seen| seen.created_at == state.created_at);
+        last.filter(|seen| seen.created_at == state.created_at)
+    }
+
+    /// Remembers the newest event for the next look.
+    fn saw(&self, state: &StreamState, newest: Stored, last: Option<Seen>) {
         let now = Seen {
             created_at: state.created_at,
             newest,
             before: last.map_or(newest.stream_seq, |seen| seen.newest.stream_seq),
         };
+        let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(Arc::clone(&state.name), now);
-        last
     }
 
     /// Compares every retained event with its message, and sends again those that are gone.
@@ -289,6 +313,10 @@ impl<B: Streams> Reconciler<B> {
                 crash_point("outbox.sent_again");
                 all += sent;
                 self.tell(stream, sent);
+                if usize::try_from(sent).unwrap_or(usize::MAX) < lost.len() {
+                    // Another reconciler is at the rest. If it fails, somebody has to look again.
+                    self.suspicion.raise();
+                }
             }
             match rows.last() {
                 // Two rows may have the same sequence, one on each side of the chunk's end:
@@ -378,8 +406,18 @@ impl<B: Streams> Worker for Reconciler<B> {
         self.suspicion.0.1.clone()
     }
 
+    /// To compare everything takes its time, and begun anew it would never come to its end.
+    fn tick_limit(&self) -> Duration {
+        Duration::from_secs(3600)
+    }
+
+    fn stall_after(&self) -> Duration {
+        Duration::from_secs(600)
+    }
+
     async fn tick(&self) -> Result<Tick, worker::Error> {
         let suspected = self.suspicion.take();
+        let unfinished = Unfinished(suspected.then_some(&self.suspicion));
         let mut failed = None;
         for spec in &self.streams {
             // One that can't be asked keeps nobody from asking the others.
@@ -388,12 +426,9 @@ impl<B: Streams> Worker for Reconciler<B> {
             }
         }
         if let Some(error) = failed {
-            // What has not been looked into is still suspected.
-            if suspected {
-                self.suspicion.raise();
-            }
             return Err(error.into());
         }
+        unfinished.finish();
         let now = self.clock.now().unix_timestamp();
         metrics::gauge!(CHECKED_AT, "worker" => self.name.clone())
             .set(u32::try_from(now).unwrap_or(u32::MAX));

@@ -241,10 +241,7 @@ impl<P> Relay<P> {
         let error = error.to_owned();
         match self.settings.policy.next(attempt, Verdict::Retry) {
             Next::Retry(after) => Outcome::Retry { after, error },
-            Next::Snooze(after) => Outcome::Back {
-                after,
-                error: Some(error),
-            },
+            Next::Snooze(after) => Outcome::Snooze { after, error },
             Next::Dead => Outcome::Dead { error },
         }
     }

@@ -62,7 +62,7 @@ macro_rules! bus_conformance {
             an_id_that_stands_twice_in_a_batch_is_stored_once
             an_empty_batch_is_nothing
             a_missing_stream_is_made_by_the_publisher_that_owns_it
-            a_subject_that_no_stream_takes_is_refused
+            a_subject_that_no_stream_takes_is_unreachable
             a_refused_message_holds_back_its_key_and_nobody_else
             a_key_is_held_back_over_several_streams
             a_message_that_is_too_large_is_refused_and_the_others_go

@@ -180,7 +180,7 @@ impl State {
         let own = self.own.iter().find(|spec| spec.takes(subject)).cloned();
         let Some(spec) = own else {
             let why = format!("no stream takes the subject {subject:?}");
-            return Err(PublishError::refused(why));
+            return Err(PublishError::unreachable(why));
         };
         self.ensure(&spec).map_err(PublishError::unreachable)?;
         Ok(spec.name)

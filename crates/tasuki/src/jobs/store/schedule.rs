@@ -13,6 +13,7 @@ pub(in crate::jobs) struct ScheduleStore {
     register: String,
     due: String,
     lock_due: String,
+    adopt: String,
     advance: String,
 }
 
@@ -22,14 +23,20 @@ impl ScheduleStore {
             register: schema.render(REGISTER),
             due: schema.render(DUE),
             lock_due: schema.render(LOCK_DUE),
+            adopt: schema.render(ADOPT),
             advance: schema.render(ADVANCE),
         }
     }
 
     pub(in crate::jobs) fn statements(&self) -> impl Iterator<Item = &str> {
-        [&self.register, &self.due, &self.lock_due, &self.advance]
-            .into_iter()
-            .map(String::as_str)
+        let all = [
+            &self.register,
+            &self.due,
+            &self.lock_due,
+            &self.adopt,
+            &self.advance,
+        ];
+        all.into_iter().map(String::as_str)
     }
 
     /// The database's time.
@@ -85,6 +92,22 @@ impl ScheduleStore {
             .await
     }
 
+    /// Takes over a schedule that has another expression, and that nobody has looked after for a
+    /// minute although it is due. Says whether it did.
+    pub(in crate::jobs) async fn adopt(
+        &self,
+        connection: &mut PgConnection,
+        name: &str,
+        expression: &str,
+    ) -> sqlx::Result<bool> {
+        let adopted = sqlx::query(AssertSqlSafe(self.adopt.as_str()))
+            .bind(name)
+            .bind(expression)
+            .execute(connection)
+            .await?;
+        Ok(adopted.rows_affected() > 0)
+    }
+
     pub(in crate::jobs) async fn advance(
         &self,
         connection: &mut PgConnection,
@@ -117,6 +140,12 @@ SELECT next_at, clock_timestamp()
 FROM {schema}.job_schedules
 WHERE name = $1 AND expression = $2 AND next_at <= now()
 FOR UPDATE SKIP LOCKED";
+
+/// It stays due: the next look enqueues its job.
+const ADOPT: &str = "
+UPDATE {schema}.job_schedules
+SET expression = $2, updated_at = now()
+WHERE name = $1 AND expression <> $2 AND next_at < now() - interval '1 minute'";
 
 const ADVANCE: &str = "
 UPDATE {schema}.job_schedules

@@ -250,14 +250,15 @@ async fn a_publisher_follows_a_stream_that_somebody_else_owns() {
     assert_eq!(at[2].stream_created_at, first.created_at);
 
     on.delete_stream(&spec.name).await.unwrap();
-    let gone = bus.publish(on.messages(2)).await;
-    assert!(
-        matches!(gone[0], Err(PublishError::Unreachable(_))),
-        "{gone:?}"
-    );
-    // It is not ours to make, and nobody has made it again.
-    let gone = bus.publish(on.messages(2)).await;
-    assert!(matches!(gone[0], Err(PublishError::Refused(_))), "{gone:?}");
+    // It is not ours to make, and nobody makes it again: its absence is no fault of a message,
+    // however often one is tried.
+    for _ in 0..2 {
+        let gone = bus.publish(on.messages(2)).await;
+        assert!(
+            matches!(gone[0], Err(PublishError::Unreachable(_))),
+            "{gone:?}"
+        );
+    }
     let second = owner.ensure_stream(&spec).await.unwrap();
     let at = stored(&bus, on.messages(2)).await;
     assert_eq!(at[0].stream_created_at, second.created_at);

@@ -144,7 +144,7 @@ async fn a_claim_that_hangs_holds_up_no_renewal() {
     let supervisor = start(bench.worker_of(&queue, &registry));
     gate.begun.notified().await;
     let lock = hang_claims(&bench).await;
-    bench.push(&task("b")).await;
+    bench.push(&task("hangs")).await;
     a_claim_hangs(&bench).await;
 
     bench
@@ -316,7 +316,162 @@ async fn a_claim_that_is_cut_on_its_way_keeps_nothing() {
     assert_eq!(pending, [true]);
 }
 
-/// From now on a claim waits, inside of its statement, for the transaction that this returns.
+#[tokio::test]
+async fn a_claim_that_came_after_its_tick_was_cut_is_run_by_the_next_tick() {
+    let bench = Bench::new().await;
+    let ran = Ran::default();
+    let registry = Registry::new().on::<Task, _>(ran.handler());
+    let worker = bench.worker_of(&default_queue().concurrency(1), &registry);
+    let lock = hang_claims(&bench).await;
+    bench.push(&task("a")).await;
+    tokio::select! {
+        _ = worker.tick() => panic!("the claim does not hang"),
+        () = a_claim_hangs(&bench) => {}
+    }
+    lock.commit().await.unwrap();
+    eventually("it is claimed", async || {
+        (bench.only().await.0 == "PROCESSING").then_some(())
+    })
+    .await;
+    for _ in 0..20 {
+        bench.left().await; // Meanwhile the answer arrives, too.
+    }
+
+    worker.drain().await.unwrap();
+
+    assert_eq!(ran.names(), ["a"]);
+}
+
+#[tokio::test]
+async fn a_claim_that_is_never_answered_is_given_up_and_another_is_made() {
+    let bench = Bench::new().await;
+    let ran = Ran::default();
+    let supervisor = start(bench.worker(ran.handler()));
+    let lock = hang_claims(&bench).await;
+    bench.push(&task("hangs")).await;
+    a_claim_hangs(&bench).await;
+    bench.push(&task("b")).await;
+
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    tokio::time::resume();
+
+    eventually("the next claim gets the other job", async || {
+        bench.jobs.ring();
+        (ran.names() == ["b"]).then_some(())
+    })
+    .await;
+    lock.commit().await.unwrap();
+    assert_eq!(supervisor.stop(GRACE).await, Stopped::Finished);
+}
+
+#[tokio::test]
+async fn jobs_that_wait_for_a_slot_too_long_are_given_back_to_whoever_has_one() {
+    let bench = Bench::new().await;
+    let mut connection = bench.pool().acquire().await.unwrap();
+    let mut tasks = vec![task("quick"); 1_000];
+    tasks.extend(vec![task("slow"); 100]);
+    bench
+        .jobs
+        .enqueue_all(&mut connection, &tasks)
+        .await
+        .unwrap();
+    let registry = Registry::new().on::<Task, _>(|job: Task, _| async move {
+        if job.name == "slow" {
+            std::future::pending::<()>().await;
+        }
+        Ok::<(), Failure>(())
+    });
+    let supervisor = start(bench.worker_of(&default_queue().concurrency(2), &registry));
+
+    let held = "SELECT count(*) FROM app.jobs WHERE status = 'PROCESSING'";
+    eventually(
+        "only the slow ones are left, and only two are held",
+        async || (bench.left().await == 100 && bench.number(held).await == 2).then_some(()),
+    )
+    .await;
+
+    assert_eq!(
+        supervisor.stop(Duration::from_millis(1)).await,
+        Stopped::Cut
+    );
+}
+
+/// Some jobs die, with a hook that takes its time; one runs until it is told to end.
+struct Slow(Arc<Notify>);
+
+impl Handler<Task> for Slow {
+    async fn run(&self, job: Task, _: Context) -> Result<(), Failure> {
+        match job.name.as_str() {
+            "dies" => Err(Failure::reject("no")),
+            "runs" => {
+                self.0.notified().await;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn failed(
+        &self,
+        connection: &mut sqlx::PgConnection,
+        _: &Task,
+        _: &str,
+    ) -> Result<(), BoxError> {
+        sqlx::query("SELECT pg_sleep(0.2)")
+            .execute(connection)
+            .await?;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_hook_that_takes_its_time_holds_up_neither_renewals_nor_settlements() {
+    let bench = Bench::new().await;
+    let heard = Heard::listen();
+    let done = Arc::new(Notify::new());
+    let registry = Registry::new().on(Slow(Arc::clone(&done)));
+    let queue = default_queue()
+        .lease(Duration::from_secs(2))
+        .concurrency(100);
+    for _ in 0..20 {
+        bench.push(&task("dies")).await;
+    }
+    let runs = Task {
+        timeout_ms: Some(60_000),
+        ..task("runs")
+    };
+    bench.push(&runs).await;
+    let supervisor = start(bench.worker_of(&queue, &registry));
+    let dead = "SELECT count(*) FROM app.jobs WHERE status = 'FAILED'";
+    eventually("the first are dead", async || {
+        (bench.number(dead).await > 0).then_some(())
+    })
+    .await;
+
+    bench.push(&task("quick")).await;
+    let quick = "SELECT count(*) FROM app.jobs WHERE payload ->> 'name' = 'quick'";
+    eventually("the quick one is settled", async || {
+        (bench.number(quick).await == 0).then_some(())
+    })
+    .await;
+
+    assert!(
+        bench.number(dead).await < 20,
+        "it did not wait for them all"
+    );
+    eventually("all of them are dead", async || {
+        (bench.number(dead).await == 20).then_some(())
+    })
+    .await;
+    done.notify_one();
+    assert_eq!(supervisor.stop(GRACE).await, Stopped::Finished);
+    assert_eq!(heard.lost(), 0);
+    assert_eq!(bench.left().await, 20);
+}
+
+/// From now on a claim waits, inside of its statement, for the transaction that this returns; but
+/// for jobs named `b` it does not.
 async fn hang_claims(bench: &Bench) -> sqlx::Transaction<'static, sqlx::Postgres> {
     bench
         .execute(
@@ -327,7 +482,7 @@ async fn hang_claims(bench: &Bench) -> sqlx::Transaction<'static, sqlx::Postgres
     bench
         .execute(
             "CREATE TRIGGER hang BEFORE UPDATE ON app.jobs FOR EACH ROW
-             WHEN (OLD.status = 'PENDING') EXECUTE FUNCTION app.hang()",
+             WHEN (OLD.status = 'PENDING' AND OLD.payload ->> 'name' <> 'b') EXECUTE FUNCTION app.hang()",
         )
         .await;
     let mut lock = bench.pool().begin().await.unwrap();

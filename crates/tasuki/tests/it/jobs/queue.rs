@@ -243,7 +243,7 @@ async fn every_statement_prepares() {
         assert!(prepared.is_ok(), "{sql}\n{prepared:?}");
         statements += 1;
     }
-    assert_eq!(statements, 15);
+    assert_eq!(statements, 16);
 }
 
 /// Runs the claim of `limit` rows under `prefix`, and answers its lines.

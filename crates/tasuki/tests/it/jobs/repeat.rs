@@ -94,6 +94,41 @@ async fn a_changed_schedule_counts_from_now_on_and_the_old_release_leaves_it_alo
 }
 
 #[tokio::test]
+async fn a_schedule_whose_release_was_rolled_back_goes_on_with_the_times_of_the_old_one() {
+    let bench = Bench::new().await;
+    let old = process(&bench, Repeat::every(HOUR));
+    old.tick().await.unwrap();
+    let new = process(&bench, Repeat::every(HOUR * 24));
+    new.tick().await.unwrap();
+    drop(new); // And it never comes back.
+
+    miss(&bench, "now() - interval '2 min'").await;
+    for _ in 0..2 {
+        old.tick().await.unwrap();
+    }
+
+    assert_eq!(bench.left().await, 1);
+    let within = "SELECT count(*) FROM app.job_schedules WHERE next_at < now() + interval '1 h'";
+    assert_eq!(bench.number(within).await, 1);
+}
+
+#[tokio::test]
+async fn a_schedule_whose_job_panics_holds_up_no_other() {
+    let bench = Bench::new().await;
+    let schedules = Schedules::new(&bench.jobs, bench.pool())
+        .repeat("broken", Repeat::every(HOUR), |_| -> Task { panic!("no") })
+        .unwrap()
+        .repeat("fine", Repeat::every(HOUR), |_| task("fine"))
+        .unwrap();
+    schedules.tick().await.unwrap();
+    bench
+        .execute("UPDATE app.job_schedules SET next_at = now()")
+        .await;
+    assert!(schedules.tick().await.is_err());
+    assert_eq!(bench.left().await, 1);
+}
+
+#[tokio::test]
 async fn a_schedule_that_cannot_be_enqueued_stays_due_and_holds_up_no_other() {
     let bench = Bench::new().await;
     let schedules = Schedules::new(&bench.jobs, bench.pool())

@@ -305,6 +305,71 @@ async fn a_job_whose_worker_was_lost_ten_times_in_a_row_dies_without_another_try
 }
 
 #[tokio::test]
+async fn workers_that_were_lost_before_a_job_last_ran_do_not_count_against_it() {
+    let bench = Bench::new().await;
+    bench.push(&task("a")).await;
+    let lost = "UPDATE app.jobs SET status = 'PROCESSING', claim_token = gen_random_uuid(),
+                lease_until = now(), next_retry_at = now()";
+    bench.execute(&format!("{lost}, lost_count = 8")).await;
+    let snoozes = bench.worker(|_, _| async { Err(Failure::snooze(HOUR, "not yet")) });
+    snoozes.drain().await.unwrap();
+    bench.execute(lost).await;
+    let ran = Ran::default();
+    bench.worker(ran.handler()).drain().await.unwrap();
+    assert_eq!(ran.names(), ["a"]);
+}
+
+#[tokio::test]
+async fn only_one_job_at_a_time_runs_of_those_that_lost_their_workers() {
+    let bench = Bench::new().await;
+    let names = ["a", "b", "c"];
+    for name in names {
+        bench.push(&task(name)).await;
+    }
+    bench
+        .execute(
+            "UPDATE app.jobs SET status = 'PROCESSING', lost_count = 1,
+             claim_token = gen_random_uuid(), lease_until = now()",
+        )
+        .await;
+    let (ran, gate) = (Ran::default(), Arc::new(tokio::sync::Semaphore::new(0)));
+    let (begun, open) = (ran.clone(), Arc::clone(&gate));
+    let supervisor = start(bench.worker(move |job: Task, _| {
+        let open = Arc::clone(&open);
+        begun.add(&job.name);
+        async move {
+            open.acquire().await.unwrap().forget();
+            Ok::<(), Failure>(())
+        }
+    }));
+    let waiting = "SELECT count(*) FROM app.jobs WHERE status = 'PENDING'";
+    for round in 1..=names.len() {
+        tasuki_testkit::eventually("the next one has begun", async || {
+            bench.make_due().await;
+            bench.jobs.ring();
+            (ran.names().len() == round).then_some(())
+        })
+        .await;
+        // Whoever else was claimed with it, or after it, has been given back.
+        for _ in 0..3 {
+            bench.make_due().await;
+            bench.jobs.ring();
+            let left = i64::try_from(names.len() - round).unwrap();
+            tasuki_testkit::eventually("the others wait", async || {
+                (bench.number(waiting).await == left).then_some(())
+            })
+            .await;
+        }
+        assert_eq!(ran.names().len(), round);
+        gate.add_permits(1);
+    }
+    assert_eq!(
+        supervisor.stop(GRACE).await,
+        tasuki::worker::Stopped::Finished
+    );
+}
+
+#[tokio::test]
 async fn a_lost_worker_costs_no_attempt_and_jobs_that_lost_two_are_tried_one_at_a_time() {
     let bench = Bench::new().await;
     let ran = Ran::default();
