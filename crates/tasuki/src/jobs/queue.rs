@@ -261,10 +261,8 @@ impl lease::Work for Work {
         claim: &Claim<'_>,
     ) -> sqlx::Result<Vec<Claimed<Held>>> {
         let start = self.watermark.start();
-        let mut rows = self
-            .store
-            .claim(connection, claim, &self.queue, &start)
-            .await?;
+        let claimed = self.store.claim(connection, claim, &self.queue, &start);
+        let (mut rows, now) = claimed.await?;
         // The statement answers in the order of the heap.
         rows.sort_by_key(|claimed| (claimed.row.priority, claimed.row.due_at));
         let due = rows.iter().map(|claimed| {
@@ -273,6 +271,9 @@ impl lease::Work for Work {
         });
         let full = rows.len() >= claim.limit;
         self.watermark.reached(&start, full, due);
+        if let (false, Some(now)) = (full, now) {
+            self.watermark.all_before(now);
+        }
         let since = Instant::now();
         let held = rows.into_iter().map(|claimed| Claimed {
             fence: claimed.fence,

@@ -17,6 +17,9 @@ use tokio::time::Instant;
 /// How far behind the last claimed row a claim begins: rows of transactions that ran side by
 /// side become visible in another order than they are due.
 const MARGIN: Duration = Duration::from_millis(100);
+/// How far behind the time of a claim that left nothing the next one begins: a transaction that
+/// takes no longer than this from its enqueueing to its commit need not wait for a sweep.
+const IDLE_MARGIN: Duration = Duration::from_secs(10);
 /// The least time between two sweeps.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// The longest time between two sweeps, however dear they are: nobody else may be there to find
@@ -97,6 +100,15 @@ impl Watermark {
             }
         }
     }
+
+    /// A claim left nothing that was due at `now`, by the database's clock: what has been there
+    /// before, and is gone, need not be walked over again, also if nothing was claimed at all.
+    pub fn all_before(&self, now: OffsetDateTime) {
+        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for furthest in &mut place.lanes {
+            *furthest = (*furthest).max(now - IDLE_MARGIN);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -134,6 +146,15 @@ mod tests {
         assert_eq!(mark.start().from, [at(70) - MARGIN]);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(mark.start().from, [at(0)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_left_nothing_need_not_look_there_again() {
+        let mark = Watermark::new(2);
+        let sweep = mark.start();
+        mark.reached(&sweep, false, [(1, at(95))]);
+        mark.all_before(at(100));
+        assert_eq!(mark.start().from, [at(90) - MARGIN, at(95) - MARGIN]);
     }
 
     #[tokio::test(start_paused = true)]

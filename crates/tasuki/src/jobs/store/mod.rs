@@ -153,20 +153,26 @@ impl Store {
             .await
     }
 
+    /// Claims, and tells the database's time.
     pub(super) async fn claim(
         &self,
         connection: &mut PgConnection,
         claim: &Claim<'_>,
         queue: &str,
         start: &Start,
-    ) -> sqlx::Result<Vec<Claimed<JobRow>>> {
-        self.leases
-            .claim(connection, claim, |arguments| {
+    ) -> sqlx::Result<(Vec<Claimed<JobRow>>, Option<OffsetDateTime>)> {
+        let (rows, now) = self
+            .leases
+            .claim_from(connection, claim, |arguments| {
                 use sqlx::Arguments;
                 arguments.add(queue)?;
                 arguments.add(start.from.as_slice())
             })
-            .await
+            .await?;
+        let milliseconds = now.and_then(|now| now.parse::<i128>().ok());
+        let now = milliseconds
+            .and_then(|ms| OffsetDateTime::from_unix_timestamp_nanos(ms * 1_000_000).ok());
+        Ok((rows, now))
     }
 
     /// Finishes jobs: deletes them, releases their unique ids, and keeps a copy if told so.

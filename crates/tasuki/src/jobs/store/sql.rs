@@ -21,6 +21,12 @@ const PICK: &str = "
     ) AS j
     LIMIT $1";
 
+/// The time of the claim, which tells a worker how far it has come when there was nothing to claim.
+const NOW: &str = "
+place AS (
+    SELECT (extract(EPOCH FROM now()) * 1000)::bigint::text AS place
+)";
+
 pub(super) const JOBS: Table = Table {
     name: "jobs",
     key: "job_id",
@@ -34,7 +40,7 @@ pub(super) const JOBS: Table = Table {
     t.traceparent,
     t.unique_id IS NOT NULL AS is_unique,
     t.lost_count",
-    with: "",
+    with: NOW,
     pick: PICK,
     letter: Letter {
         queue: "queue",
