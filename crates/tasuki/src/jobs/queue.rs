@@ -123,6 +123,10 @@ impl Queue {
 
     /// A worker of this queue, which [`Jobs::ring`] wakes.
     ///
+    /// It needs up to three connections of `pool` at a time: to claim, to renew and to settle. Give
+    /// it a pool of its own, or one with three connections more than the handlers can hold at once:
+    /// handlers that hold all of them keep their own leases from being renewed.
+    ///
     /// # Errors
     /// When the queue's name is none, or a kind has two handlers.
     pub fn worker(
