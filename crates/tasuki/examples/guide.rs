@@ -21,6 +21,7 @@ use tasuki::upkeep::Upkeep;
 use tasuki::worker::{Error, Supervisor};
 use tasuki::{Clock, Schema};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
 /// Our own tables. The library's stand beside them, in the same schema.
@@ -160,6 +161,15 @@ impl Sales {
     }
 }
 
+/// Ctrl-C, or what an orchestrator sends.
+async fn told_to_stop() -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        told = tokio::signal::ctrl_c() => told,
+        _ = terminate.recv() => Ok(()),
+    }
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let mut arguments = std::env::args().skip(1);
@@ -193,7 +203,7 @@ async fn main() -> Result<(), Error> {
     let listener = TcpListener::bind(address).await?;
     println!("listening on {}", listener.local_addr()?);
     axum::serve(listener, router(shop, &schema))
-        .with_graceful_shutdown(async { tokio::signal::ctrl_c().await.unwrap_or_default() })
+        .with_graceful_shutdown(async { told_to_stop().await.unwrap_or_default() })
         .await?;
     let stopped = supervisor.stop(Duration::from_secs(10)).await;
     println!("stopped: {stopped:?}");

@@ -11,7 +11,7 @@ use tasuki::worker::Supervisor;
 use tasuki::{Clock, Schema};
 use tokio::sync::mpsc;
 
-/// Sends a new user a welcome, once, however often it is asked for.
+/// Sends a new user a welcome; asked for again while one is waiting or running, it is that one.
 #[derive(Serialize, Deserialize)]
 struct Welcome {
     user: String,

@@ -102,9 +102,10 @@ impl Context {
 
 /// An attempt that failed: why, and whether another one can help.
 ///
-/// `?` turns any error into one that is tried again and costs an attempt, unless the error, or
-/// one of its sources, is a database that can't be reached: that costs none. An error that knows
-/// better goes through [`Failure::judged`].
+/// `?` turns any [`std::error::Error`] into one that is tried again and costs an attempt, unless the
+/// error, or one of its sources, is a database that can't be reached: that costs none. An error that
+/// knows better goes through [`Failure::judged`]; a boxed one, or that of `anyhow`, is no
+/// `std::error::Error` and goes through [`Failure::retry`].
 #[derive(Debug)]
 pub struct Failure {
     verdict: Verdict,

@@ -18,8 +18,10 @@ const NAME_LIMIT: usize = 100;
 
 /// Work to be done later: data that is stored as JSON, and its options.
 ///
-/// The options belong to the code and not to the row, so that a release that changes them changes
-/// them for the jobs that are already waiting. They take `&self`: a job may decide by its data.
+/// Tries, timeout and backoff belong to the code and not to the row, so that a release that changes
+/// them changes them for the jobs that are already waiting. Queue, priority and uniqueness are
+/// written down when the job is enqueued. All but the queue take `&self`: a job may decide by its
+/// data.
 ///
 /// Kind and queue are checked by the compiler: 1 to 100 letters, digits and any of `. _ : / -`.
 ///

@@ -7,8 +7,8 @@
 //! every consumer pairs this module with an [inbox](crate::inbox).
 //!
 //! Invariants: a row leaves `outbox_events` only when the broker has acknowledged it, and
-//! then it stays in `outbox_published`, with the place where the broker said that it is, for as
-//! long as the broker may lose it. A broker that can't be reached costs an event nothing.
+//! then it stays in `outbox_published`, with the place where the broker said that it is, for 24
+//! hours unless [upkeep](crate::upkeep) is told otherwise. A broker that can't be reached costs an event nothing.
 //!
 //! Order: events with the same [ordering key](Event::ordered_by) are published in the order in
 //! which they were enqueued, provided that their writers are serialised (they lock the
@@ -16,8 +16,8 @@
 //! holds up no other. Events without a key are published in any order, the oldest first.
 //!
 //! Not promised: order after an event of the key has died, was redriven, or was lost by the
-//! broker and sent again. Consumers that care compare versions. Not here: payload schemas, and
-//! the retention of published events (the [upkeep](crate::upkeep) worker).
+//! broker and sent again. Consumers that care compare versions. Nor that a loss is repaired which
+//! the broker suffers after an event has left `outbox_published`. Not here: payload schemas.
 
 mod event;
 mod reconcile;
@@ -102,7 +102,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Tells the relays, here and in other processes, that something was committed.
+    /// Wakes the relays here and, where a [`Ringer`](crate::worker::Ringer) runs, elsewhere. Call
+    /// it after the commit; forgetting it costs at most one poll.
     pub fn ring(&self) {
         self.bell.ring();
     }

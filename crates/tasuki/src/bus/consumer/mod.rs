@@ -6,7 +6,8 @@
 //! again, so a handler records every id in its inbox.
 //!
 //! What holds:
-//! - A batch that takes long is kept alive; one that a stop cuts off is given back at once.
+//! - A batch that takes long is kept alive, for five minutes at most (then it is cut, and delivered
+//!   again); one that a stop cuts off is given back at once.
 //! - A handler that fails as a whole, or panics, costs every message of the batch one retry
 //!   with a delay that grows with its deliveries, and the worker backs off besides. There is
 //!   no limit of deliveries that an outage could use up: messages are bounded by the age
@@ -53,8 +54,8 @@ pub enum Verdict {
         after: Option<Duration>,
     },
     /// Never: the message itself is at fault. It is not delivered again, and the stream keeps
-    /// it until its age limit; a handler that wants it kept for longer writes a dead letter
-    /// before it says this.
+    /// it until its age limit; a handler that wants it kept for longer stores it before it says
+    /// this, or enqueues a job that does what is to be done about it.
     Reject {
         /// Why, for the broker's advisory and the log.
         reason: String,
