@@ -16,12 +16,14 @@
 //!
 //! How a partition is made. `CREATE TABLE … PARTITION OF` would lock out every reader and
 //! writer of the table; so the partition is made alone and attached, which lets both go on.
-//! Attaching scans the DEFAULT partition, and locks it meanwhile: that is why it must stay
-//! small, and why nothing is attached while it is larger than 64 MB. A range that rows are
-//! being written to right now (only at the first start, or after an outage of this worker) is
-//! attached while writers are held for a moment: one that had already chosen the DEFAULT
-//! partition would be refused otherwise. Rows in DEFAULT that belong to the new partition move
-//! into it in the same transaction; if they are more than 10,000, the range is left to DEFAULT.
+//! Attaching scans the DEFAULT partition, and locks it meanwhile: that is why it should stay
+//! small. A range that rows are being written to right now (only at the first start, or after an
+//! outage of this worker) is attached while writers are held for a moment: one that had already
+//! chosen the DEFAULT partition would be refused otherwise. Rows in DEFAULT that belong to the new
+//! partition move into it in the same transaction. If they are more than 10,000, or DEFAULT is
+//! larger than 64 MB, the range is left to DEFAULT. The one that comes next is attached all the
+//! same, so that DEFAULT fills no further; writers wait for that scan, once. Above 1 GB a person
+//! has to choose the moment (`upkeep-behind`).
 //!
 //! How one is dropped. That takes an exclusive lock of the table (`DETACH … CONCURRENTLY` is
 //! not allowed beside a DEFAULT partition) for about a millisecond, once a width. A reader that
@@ -121,7 +123,7 @@ impl Upkeep {
         upkeep
     }
 
-    /// Keeps nothing up until it is told what.
+    /// An upkeep without any table yet, also none of the library: add them.
     #[must_use]
     pub fn bare(pool: PgPool, schema: &Schema) -> Self {
         Self {

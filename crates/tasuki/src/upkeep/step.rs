@@ -16,6 +16,9 @@ use super::{Error, Upkeep, meter};
 /// Attaching scans the default partition under lock: up to this size that takes about as long
 /// as a lock may be waited for.
 const DEFAULT_LIMIT_BYTES: i64 = 64 * 1024 * 1024;
+/// For the range that comes next it may take longer: from then on the default one fills no further,
+/// and empties as its rows grow old.
+const DEFAULT_LIMIT_BYTES_AHEAD: i64 = 1024 * 1024 * 1024;
 /// So many rows move out of the default partition at once; more are left where they are.
 const MOVE_LIMIT: u32 = 10_000;
 /// So many rows go at once.
@@ -36,6 +39,15 @@ pub(super) enum Step<T> {
     Postponed,
     /// Another process has the turn.
     Busy,
+}
+
+/// What became of the first range without a partition, and where it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Filled {
+    /// It has one.
+    Made(OffsetDateTime),
+    /// It is left to the default partition.
+    Left(OffsetDateTime),
 }
 
 /// What became of the oldest partition.
@@ -69,6 +81,10 @@ impl Look {
         self.layout.partitions.iter().map(|p| p.span).collect()
     }
 
+    fn default_bytes(&self) -> i64 {
+        self.layout.default.as_ref().map_or(0, |d| d.bytes)
+    }
+
     pub(super) fn cutoff(&self, keep: Duration) -> OffsetDateTime {
         self.turn.now.saturating_sub(span_of(keep))
     }
@@ -80,12 +96,18 @@ impl Table<'_> {
     pub(super) async fn create_next(
         &self,
         cursor: Option<OffsetDateTime>,
-    ) -> Result<Step<OffsetDateTime>, Error> {
+    ) -> Result<Step<Filled>, Error> {
         let Some(mut look) = self.look().await? else {
             return Ok(Step::Busy);
         };
         let now = look.turn.now;
-        let until = now.saturating_add(span_of(self.rule.horizon()));
+        let mut horizon = span_of(self.rule.horizon());
+        if look.default_bytes() > DEFAULT_LIMIT_BYTES {
+            // Each attachment is a scan that writers wait for. After the next range nobody writes
+            // to the default partition any more, and nobody waits.
+            horizon = horizon.min(live_for(&self.rule.by) + span_of(self.rule.width));
+        }
+        let until = now.saturating_add(horizon);
         let start = cursor.unwrap_or(now);
         let range = first_missing(&look.spans(), start, until, self.rule.width);
         let made = match range {
@@ -197,9 +219,21 @@ impl Table<'_> {
     }
 
     /// Makes and attaches the partition of `range`, or leaves the range to the default one.
-    async fn make(&self, look: &mut Look, range: Missing) -> sqlx::Result<Step<OffsetDateTime>> {
+    async fn make(&self, look: &mut Look, range: Missing) -> sqlx::Result<Step<Filled>> {
+        let default_bytes = look.default_bytes();
         let (rule, tx) = (self.rule, &mut *look.turn.tx);
         let is_live = range.from <= look.turn.now.saturating_add(live_for(&rule.by));
+        if default_bytes > DEFAULT_LIMIT_BYTES_AHEAD {
+            tracing::warn!(
+                table = %rule.table,
+                default.bytes = default_bytes,
+                "partition not made, the default one is too large to look through",
+            );
+            return Ok(Step::Postponed);
+        }
+        if is_live && default_bytes > DEFAULT_LIMIT_BYTES {
+            return Ok(Step::Did(Filled::Left(range.to)));
+        }
         if is_live {
             // Rows of this range may be on their way into the default partition at this moment.
             // A writer that waits for the default's lock while we attach would find, once it has
@@ -209,18 +243,10 @@ impl Table<'_> {
         }
         let mut strays = 0;
         if let Some(default) = &look.layout.default {
-            if default.bytes > DEFAULT_LIMIT_BYTES {
-                tracing::warn!(
-                    table = %rule.table,
-                    default.bytes,
-                    "partition not made, the default one is too large to look through",
-                );
-                return Ok(Step::Postponed);
-            }
             strays = store::count_within(tx, rule, default, range, MOVE_LIMIT + 1).await?;
         }
         if strays > i64::from(MOVE_LIMIT) {
-            return Ok(Step::Did(range.to));
+            return Ok(Step::Did(Filled::Left(range.to)));
         }
         if strays > 0 && !is_live {
             self.statements.lock_writers(tx).await?;
@@ -236,7 +262,7 @@ impl Table<'_> {
         self.statements.attach(tx, rule, range, &name).await?;
         meter::created(&rule.table);
         tracing::info!(table = %rule.table, partition = %name, rows.moved = strays, "partition made");
-        Ok(Step::Did(range.to))
+        Ok(Step::Did(Filled::Made(range.to)))
     }
 
     /// Drops `partition`, unless a row in it is not older than `cutoff`.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::rules::Expiring;
-use super::step::{BATCH, Step, Table};
+use super::step::{BATCH, Filled, Step, Table};
 use super::store::Sweep;
 use super::{Error, Upkeep};
 use crate::worker::{self, Tick, Worker};
@@ -74,10 +74,14 @@ impl Table<'_> {
     }
 
     async fn grow(&self) -> Result<Pass, Error> {
-        let mut cursor = None;
-        for _ in 0..CREATES {
+        let (mut cursor, mut made) = (None, 0);
+        while made < CREATES {
             match self.create_next(cursor).await? {
-                Step::Did(next) => cursor = Some(next),
+                Step::Did(Filled::Made(next)) => {
+                    cursor = Some(next);
+                    made += 1;
+                }
+                Step::Did(Filled::Left(next)) => cursor = Some(next),
                 Step::Nothing | Step::Postponed | Step::Busy => return Ok(Pass::Done),
             }
         }
