@@ -16,7 +16,8 @@ pub struct Reply {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
-    /// The business decided, for or against: stored, and repeated to whoever asks again.
+    /// The business decided, for or against: stored, and repeated to whoever asks again. Not
+    /// with a status of 500 and above.
     Decided(Reply),
     /// Nobody decided anything (our own failure, a malformed request): rolled back and not
     /// stored, so that the same key can succeed later.
@@ -98,11 +99,15 @@ impl Reply {
 
     /// The status as it is stored.
     pub(super) fn code(&self) -> Result<i16, Error> {
-        let range = 100..=999;
-        i16::try_from(self.status)
-            .ok()
-            .filter(|code| range.contains(code))
-            .ok_or(Error::InvalidAnswer("its status has not three digits"))
+        let code = match self.status {
+            100..500 => i16::try_from(self.status).ok(),
+            500..600 => {
+                let why = "a failure of ours (5xx) is no decision, and not kept";
+                return Err(Error::InvalidAnswer(why));
+            }
+            _ => None,
+        };
+        code.ok_or(Error::InvalidAnswer("its status is none of HTTP"))
     }
 
     /// The headers as they are stored: a list of pairs, so that their order stays, each byte

@@ -477,7 +477,11 @@ async fn an_answer_that_appears_without_the_lock_is_a_broken_invariant() {
 #[tokio::test]
 async fn an_answer_that_can_not_be_stored_is_rolled_back() {
     let db = database().await;
-    for reply in [Reply::new(200, "").header("a", "b\0"), Reply::new(7, "")] {
+    for reply in [
+        Reply::new(200, "").header("a", "b\0"),
+        Reply::new(7, ""),
+        Reply::new(503, "later"),
+    ] {
         let asked = request("k");
         let refused = keys()
             .once(&db.pool, &asked, async |tx| {
