@@ -27,7 +27,7 @@ use sqlx::{Connection as _, PgConnection, PgPool};
 use tasuki::bus::{NatsBus, StreamSpec};
 use tasuki::jobs::{self, Job, Jobs, Queue, Registry};
 use tasuki::outbox::{self, Event, Outbox, RelaySettings, Routes};
-use tasuki::worker::{Listener, Supervisor};
+use tasuki::worker::Supervisor;
 use tasuki::{Clock, Schema};
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -219,14 +219,11 @@ async fn latency(url: &str, rate: u32, seconds: u32) -> anyhow::Result<Waited> {
     let queue = Queue::new("default");
     let worker = queue.worker(&jobs, &pool, &Registry::new().on::<Noop, _>(handler))?;
     let supervisor = Supervisor::new(Clock::system());
-    let listener =
-        Listener::new("bench.listen", pool.clone()).route(jobs.channel(), &worker.wake());
     supervisor.start(worker);
-    supervisor.start(listener);
+    supervisor.start(jobs.listener(&pool));
     // The producer is another process to the worker: only the database connects them.
     let producer = self::jobs()?;
-    let ringer = producer.ringer(&pool);
-    supervisor.start(ringer);
+    supervisor.start(producer.ringer(&pool));
 
     let mut connection = pool.acquire().await?;
     let jobs_in_all = rate * seconds;

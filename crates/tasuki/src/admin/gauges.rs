@@ -22,7 +22,7 @@ const OUTBOX_PENDING: &str = "tasuki_outbox_pending_rows";
 const OUTBOX_IN_FLIGHT: &str = "tasuki_outbox_in_flight_rows";
 /// Events that are dead. Alert `outbox-failed`: above 0.
 const OUTBOX_FAILED: &str = "tasuki_outbox_failed_rows";
-/// The number that the last event drew. Alert `outbox-blind`: it grows while nothing is
+/// The sequence number of the newest event. Alert `outbox-blind`: it grows while nothing is
 /// published (`tasuki_lease_ended_total{outcome="done"}` of the relay) and nothing is pending.
 const OUTBOX_ENQUEUED: &str = "tasuki_outbox_enqueued_events";
 /// How long the job that is due longest has been waiting, by queue. Alert `queue-lag`: above

@@ -36,7 +36,7 @@ pub struct OutboxStats {
     pub expired: u64,
     /// Dead; at least this many.
     pub failed: u64,
-    /// The number that the last event drew: grows with every event that anybody tried to
+    /// The sequence number of the newest event: grows with every event that anybody tried to
     /// enqueue, and is not read from the rows.
     pub enqueued: u64,
     /// When the newest event that is still known was enqueued.

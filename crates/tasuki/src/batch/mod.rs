@@ -37,8 +37,8 @@ pub trait Group: Send + Sync + 'static {
     type Error: std::error::Error + Send + Sync + 'static;
 
     /// Runs `commands` in one transaction and commits it: one verdict for each, in their
-    /// order. An error of the whole means that nobody knows of any of them; they are run
-    /// again, alone. It must be safe to run a command twice.
+    /// order. An error instead of verdicts means that none of them is known to be done; they are
+    /// run again, alone. It must be safe to run a command twice.
     fn run(
         &self,
         commands: &[Self::Command],

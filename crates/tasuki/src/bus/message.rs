@@ -76,9 +76,14 @@ pub enum PublishError {
     /// the message, which may or may not have been stored.
     #[error("the broker can't be reached")]
     Unreachable(#[source] worker::Error),
-    /// The broker will not take this very message, however often it is asked.
+    /// The broker answered, and did not take the message. It may, when somebody has changed its
+    /// settings.
     #[error("the broker refuses the message")]
     Refused(#[source] worker::Error),
+    /// This is no message that a broker could take, however often it is asked: its subject is none,
+    /// a header can't be written, or it is too large.
+    #[error("the message can't be sent")]
+    Invalid(#[source] worker::Error),
     /// Not tried: an earlier message with the same ordering key failed.
     #[error("held back behind an earlier message with the same ordering key")]
     Held,
@@ -91,5 +96,9 @@ impl PublishError {
 
     pub(super) fn refused(why: impl Into<worker::Error>) -> Self {
         Self::Refused(why.into())
+    }
+
+    pub(super) fn invalid(why: impl Into<worker::Error>) -> Self {
+        Self::Invalid(why.into())
     }
 }

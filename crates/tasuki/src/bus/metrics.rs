@@ -41,6 +41,7 @@ fn name(result: &Result<Position, PublishError>) -> &'static str {
         Ok(_) => "stored",
         Err(PublishError::Unreachable(_)) => "unreachable",
         Err(PublishError::Refused(_)) => "refused",
+        Err(PublishError::Invalid(_)) => "invalid",
         Err(PublishError::Held) => "held",
     }
 }

@@ -26,6 +26,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use sqlx::{PgConnection, PgPool};
+use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::Schema;
@@ -176,7 +177,8 @@ impl Inbox {
             transaction::roll_back(tx).await;
             return Ok(None);
         }
-        match work(&mut tx).await {
+        let span = tracing::info_span!("inbox", consumer);
+        match work(&mut tx).instrument(span).await {
             Ok(value) => {
                 crash_point("inbox.before_commit");
                 transaction::commit(tx).await.map_err(Error::Store)?;

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::job::{Draft, seconds};
 use super::store::{Due, Store};
 use super::{Error, Job, JobId, Schedule, View, tally};
-use crate::worker::{Bell, Ringer};
+use crate::worker::{Bell, Listener, Ringer};
 use crate::{Clock, Schema, uuid_v7};
 
 /// How often a unique job is told of twins that are gone again when it looks. A second round is
@@ -180,14 +180,20 @@ impl Jobs {
         &self.bell
     }
 
-    /// A worker that passes rings on to other processes, by [`channel`](Self::channel).
+    /// A worker that passes rings on to other processes, where a [`listener`](Self::listener) runs.
     #[must_use]
     pub fn ringer(&self, pool: &PgPool) -> Ringer {
         Ringer::new("jobs.ringer", pool.clone(), self.channel(), &self.bell)
     }
 
-    /// The channel of [`ringer`](Self::ringer): route it to the wakes of the queues' workers with a
-    /// [`Listener`](crate::worker::Listener).
+    /// A worker that wakes the queues of this process when a [`ringer`](Self::ringer) of another
+    /// rings. It keeps one connection of `pool`, which must reach PostgreSQL directly.
+    #[must_use]
+    pub fn listener(&self, pool: &PgPool) -> Listener {
+        Listener::new("jobs.listener", pool.clone()).rings(self.channel(), &self.bell)
+    }
+
+    /// The channel between the two, for a [`Listener`] that hears several.
     #[must_use]
     pub fn channel(&self) -> &str {
         &self.store.channel

@@ -112,7 +112,7 @@ pub enum Error {
         kind: &'static str,
     },
     /// A queue, or a schedule, with a name that is empty, too long or not plain.
-    #[error("`{name}` is no name: use 1 to 100 letters, digits and any of . _ : / -")]
+    #[error("`{name}` is not a valid name: use 1 to 100 letters, digits and any of . _ : / -")]
     Name {
         /// The name.
         name: String,

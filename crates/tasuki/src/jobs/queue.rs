@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use sqlx::{Connection, PgConnection, PgPool};
+use time::OffsetDateTime;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -19,7 +20,8 @@ use super::store::{Buried, JobRow, Store, limit_statements};
 use super::tally::{self, Tally};
 use super::{Error, JobId, Jobs, Priority, Registry};
 use crate::lease::{
-    self, Claim, Claimed, Fence, Leases, Outcome, Owner, Route, Runner, Settings, Unit, Watermark,
+    self, Claim, Claimed, Fence, Leases, Look, Outcome, Owner, Route, Runner, Settings, Unit,
+    Watermark,
 };
 use crate::worker::panic_message;
 
@@ -123,12 +125,13 @@ impl Queue {
 
     /// A worker of this queue, which [`Jobs::ring`] wakes.
     ///
-    /// It needs up to three connections of `pool` at a time: to claim, to renew and to settle. Give
-    /// it a pool of its own, or one with three connections more than the handlers can hold at once:
+    /// It needs up to four connections of `pool` at a time: to claim, to renew, to settle, and now
+    /// and then to look for what was left behind. Give it a pool of its own, or one with four
+    /// connections more than the handlers can hold at once:
     /// handlers that hold all of them keep their own leases from being renewed.
     ///
     /// # Errors
-    /// When the queue's name is none, or a kind has two handlers.
+    /// When the queue's name is invalid, or a kind has two handlers.
     pub fn worker(
         &self,
         jobs: &Jobs,
@@ -276,7 +279,7 @@ impl lease::Work for Work {
         let full = rows.len() >= claim.limit;
         self.watermark.reached(&start, full, due);
         if let (false, Some(now)) = (full, now) {
-            self.watermark.all_before(now);
+            self.watermark.all_before(&start, now);
         }
         let since = Instant::now();
         let held = rows.into_iter().map(|claimed| Claimed {
@@ -289,6 +292,18 @@ impl lease::Work for Work {
             },
         });
         Ok(held.collect())
+    }
+
+    fn watermark(&self) -> Option<&Watermark> {
+        Some(&self.watermark)
+    }
+
+    async fn look(
+        &self,
+        connection: &mut PgConnection,
+        look: &Look,
+    ) -> sqlx::Result<Vec<(usize, OffsetDateTime)>> {
+        self.store.look(connection, &self.queue, look).await
     }
 
     async fn run(&self, unit: Vec<Claimed<Held>>) -> Vec<(Fence, Outcome<Finished>)> {

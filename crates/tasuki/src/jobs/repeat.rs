@@ -61,7 +61,7 @@ impl Repeat {
     /// `*`, lists, ranges, steps and names; or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`.
     ///
     /// # Errors
-    /// When the expression is none, or names no day that ever comes.
+    /// When the expression can't be read, or names no day that ever comes.
     pub fn cron(expression: &str) -> Result<Self, InvalidCron> {
         Ok(Self {
             rule: Rule::Cron(Box::new(expression.parse()?)),
@@ -147,7 +147,7 @@ impl Schedules {
     /// Enqueues what `job` makes, at each time of `repeat`; it is told the time that was due.
     ///
     /// # Errors
-    /// When `name` is no name, or there twice.
+    /// When `name` is invalid, or there twice.
     pub fn repeat<J: Job>(
         mut self,
         name: &str,

@@ -34,7 +34,7 @@ pub use runner::Runner;
 pub(crate) use store::split;
 pub use store::{Claim, Leases, give_back};
 pub use table::{Letter, Table};
-pub use watermark::{Start, Watermark};
+pub use watermark::{Look, Start, Watermark};
 pub use work::{Route, Settings, Unit, Work};
 
 pub(crate) use line::Line;

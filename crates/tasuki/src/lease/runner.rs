@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use time::OffsetDateTime;
 use tokio::sync::{AcquireError, Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -20,13 +21,15 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use super::line::within;
 use super::prefetch::Prefetch;
 use super::settle::{Desk, Ended};
-use super::{Claim, Claimed, Fence, Line, Settings, Unit, Work, give_back};
+use super::{Claim, Claimed, Fence, Line, Look, Settings, Unit, Work, give_back};
 use crate::testing::crash_point;
 use crate::worker::{self, Tick, Wake, Worker, panic_message};
 
 /// Rows that a runner of single rows holds at most, running and about to.
 const HOLD_AT_MOST: usize = 2000;
 
+/// How long the first claim waits for the first look.
+const FIRST_LOOK: Duration = Duration::from_millis(50);
 /// How long a row waits for a slot before it is given back.
 const SLOT_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -42,6 +45,8 @@ pub struct Runner<W: Work> {
     tasks: Mutex<JoinSet<()>>,
     /// The claim that is on its way.
     asking: Mutex<JoinSet<Asked<W::Row>>>,
+    /// The look that is on its way.
+    looking: Mutex<JoinSet<()>>,
     /// Renews the leases from the first claim on, whatever holds up the ticks.
     keeper: OnceLock<JoinSet<()>>,
 }
@@ -82,6 +87,7 @@ impl<W: Work> Runner<W> {
             shared: Arc::new(shared),
             tasks: Mutex::default(),
             asking: Mutex::default(),
+            looking: Mutex::default(),
             keeper: OnceLock::new(),
         }
     }
@@ -125,23 +131,40 @@ impl<W: Work> Runner<W> {
         // A tick may be cut at any await, but a claim that was sent is made: it is waited for in a
         // task of its own, by the next tick or by the release, whichever comes.
         let mut asking = self.asking.lock().await;
-        if asking.is_empty() {
-            let room = shared.room();
-            if room == 0 {
-                // Whatever woke us may wait for room: whoever makes it wakes us again.
-                shared.desk.more.store(true, Ordering::Release);
-                return Ok(0);
-            }
-            asking.spawn(Arc::clone(shared).ask(room));
+        let mut claimed = 0;
+        // The answer to a tick that was cut is no answer to what woke this one.
+        while let Some(asked) = asking.join_next().await {
+            claimed += shared.begin(&mut tasks, asked??);
         }
-        let Some(asked) = asking.join_next().await else {
-            return Ok(0);
-        };
-        let rows = asked??;
-        crash_point("lease.claimed");
-        let claimed = rows.len();
-        shared.start(&mut tasks, rows);
+        self.look().await;
+        let room = shared.room();
+        if room == 0 {
+            // Whatever woke us may wait for room: whoever makes it wakes us again.
+            shared.desk.more.store(true, Ordering::Release);
+            return Ok(claimed);
+        }
+        asking.spawn(Arc::clone(shared).ask(room));
+        if let Some(asked) = asking.join_next().await {
+            claimed += shared.begin(&mut tasks, asked??);
+        }
         Ok(claimed)
+    }
+
+    /// Looks for what was left behind, if it is time for that. Nobody waits for it, but a worker
+    /// that has just started, for a moment: what waits longest should go first.
+    async fn look(&self) {
+        let Some(watermark) = self.shared.desk.work.watermark() else {
+            return;
+        };
+        let mut looking = self.looking.lock().await;
+        while looking.try_join_next().is_some() {}
+        if looking.is_empty() && watermark.wants_look() {
+            let look = watermark.look();
+            looking.spawn(Arc::clone(&self.shared).look(look));
+        }
+        if watermark.is_blind() {
+            timeout(FIRST_LOOK, looking.join_next()).await.ok();
+        }
     }
 
     /// Waits for everything that runs.
@@ -175,6 +198,34 @@ impl<W: Work> Shared<W> {
         // database does.
         self.desk.hold(rows.iter().map(|row| row.fence), began);
         Ok(rows)
+    }
+
+    /// Finds what was left behind, and lets claims begin there again.
+    async fn look(self: Arc<Self>, look: Look) {
+        let work = &self.desk.work;
+        match self.left_behind(&look).await {
+            Ok(first) => {
+                let earlier = work.watermark().is_some_and(|w| w.looked(&look, first));
+                if earlier {
+                    self.desk.wake.wake();
+                }
+            }
+            Err(error) => tracing::warn!(
+                worker = work.name(),
+                error = &error as &(dyn std::error::Error + 'static),
+                "could not look for what was left behind, will retry",
+            ),
+        }
+    }
+
+    async fn left_behind(&self, look: &Look) -> sqlx::Result<Vec<(usize, OffsetDateTime)>> {
+        let settings = &self.desk.settings;
+        let mut line = Line::open(&settings.pool, settings.route).await?;
+        let first = self.desk.work.look(line.connection(), look);
+        let first = within(self.desk.patience(), first).await;
+        let first = first.inspect_err(|_| line.hang_up())?;
+        line.close().await?;
+        Ok(first)
     }
 
     /// Keeps the leases of what is held, for as long as the runner lives.
@@ -217,10 +268,17 @@ impl<W: Work> Shared<W> {
         }
     }
 
-    fn start(self: &Arc<Self>, tasks: &mut JoinSet<()>, rows: Vec<Claimed<W::Row>>) {
-        if rows.is_empty() {
-            return;
+    /// Starts what was claimed; says how much that is.
+    fn begin(self: &Arc<Self>, tasks: &mut JoinSet<()>, rows: Vec<Claimed<W::Row>>) -> usize {
+        crash_point("lease.claimed");
+        let claimed = rows.len();
+        if claimed > 0 {
+            self.start(tasks, rows);
         }
+        claimed
+    }
+
+    fn start(self: &Arc<Self>, tasks: &mut JoinSet<()>, rows: Vec<Claimed<W::Row>>) {
         match self.desk.settings.unit {
             Unit::Batch => {
                 self.units.fetch_add(1, Ordering::AcqRel);
@@ -335,6 +393,7 @@ impl<W: Work> Worker for Runner<W> {
     }
 
     async fn release(&self) {
+        self.looking.lock().await.shutdown().await;
         self.tasks.lock().await.shutdown().await;
         self.shared.desk.abandon();
         self.shared.desk.settle().await;

@@ -272,8 +272,9 @@ impl<W: Work> Desk<W> {
         let mut lost = Vec::new();
         let mut held = lock(&self.held);
         for fence in fences {
-            held.remove(&fence);
-            if !settled.contains(&fence.id) {
+            // What a renewal has found lost is counted already.
+            let was_held = held.remove(&fence).is_some();
+            if was_held && !settled.contains(&fence.id) {
                 lost.push(fence);
             }
         }

@@ -293,7 +293,7 @@ SET
     {lost}
     locked_by = $2,
     locked_at = now(),
-    lease_until = now() + make_interval(secs => $3),
+    lease_until = clock_timestamp() + make_interval(secs => $3),
     claim_token = $4,
     last_error = NULL
 WHERE t.ctid = ANY (ARRAY({pick}))

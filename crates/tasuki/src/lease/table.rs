@@ -45,7 +45,7 @@ pub struct Letter {
 
 impl Table {
     /// The condition that a row, alias `t`, may be claimed now.
-    pub(super) fn claimable(&self) -> String {
+    pub(crate) fn claimable(&self) -> String {
         format!(
             "t.next_retry_at <= now() AND (t.status = 'PENDING' OR (t.status = '{claimed}' AND \
              (t.lease_until IS NULL OR t.lease_until <= now())))",

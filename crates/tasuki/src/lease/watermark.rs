@@ -4,11 +4,12 @@
 //! an old snapshot vacuum can't: a claim that begins at the head of the index then walks over
 //! every row of the last hours. So a worker remembers how far it has come and begins there.
 //!
-//! That place is a hint. A transaction that commits late has rows before it, and so has a
-//! claim that expired; a *sweep* from the head finds them. Sweeps come every second, and less
-//! often where they are dear: every ten seconds at least.
+//! That place is a hint. A transaction that commits late has rows before it, and so has a claim
+//! that expired. While that is cheap, one claim a second begins at the head and finds them: a
+//! *sweep*. Where it is dear, claims don't wait for it: a *look*, on a connection of its own, finds
+//! the first row that was left behind, and only then claims begin there again.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use time::OffsetDateTime;
@@ -20,13 +21,15 @@ const MARGIN: Duration = Duration::from_millis(100);
 /// How far behind the time of a claim that left nothing the next one begins: a transaction that
 /// takes no longer than this from its enqueueing to its commit need not wait for a sweep.
 const IDLE_MARGIN: Duration = Duration::from_secs(10);
-/// The least time between two sweeps.
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// The longest time between two sweeps, however dear they are: nobody else may be there to find
-/// what only they find.
-const SWEEP_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
-/// A sweep that took a tenth of a second is followed by two seconds without one.
-const SWEEP_SHARE: u32 = 20;
+/// The least time between two sweeps, or looks.
+const EVERY: Duration = Duration::from_secs(1);
+/// The longest time between two, however dear they are: nobody else may be there to find what
+/// only they find.
+const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
+/// One that took a tenth of a second is followed by two seconds without one.
+const SHARE: u32 = 20;
+/// A sweep that takes longer is none that claims should wait for.
+const DEAR: Duration = Duration::from_millis(25);
 
 /// How far one worker has come, in each of its lanes (priorities, say).
 #[derive(Debug)]
@@ -34,46 +37,75 @@ pub struct Watermark(Mutex<Place>);
 
 #[derive(Debug)]
 struct Place {
-    lanes: Vec<OffsetDateTime>,
-    sweep_at: Instant,
+    /// The furthest row of each that was claimed, or would have been; `None`: nobody knows.
+    lanes: Vec<Option<OffsetDateTime>>,
+    /// The last claim was full: the next one goes on right behind it.
+    full: bool,
+    /// When it is time to find out what was left behind.
+    due: Instant,
+    dear: bool,
+    /// Nothing was claimed yet, and nothing looked for.
+    blind: bool,
+    /// How often looks have set the place back.
+    setbacks: u64,
 }
 
 /// Where one claim begins.
 #[derive(Debug)]
 pub struct Start {
-    /// The earliest due time to look at, per lane.
-    pub from: Vec<OffsetDateTime>,
+    /// The earliest due time to look at, per lane; `None`: a minute ago.
+    pub from: Vec<Option<OffsetDateTime>>,
     sweep: bool,
+    began: Instant,
+    setbacks: u64,
+}
+
+/// A look at what was left behind.
+#[derive(Debug)]
+pub struct Look {
+    /// Where claims begin, per lane: nothing from there on is looked at. `None`: everything is.
+    pub until: Vec<Option<OffsetDateTime>>,
     began: Instant,
 }
 
 impl Watermark {
-    /// A worker that has seen nothing yet: its first claim is a sweep.
+    /// A worker that has seen nothing yet. It begins with a look: nobody knows how dear a sweep
+    /// would be.
     #[must_use]
     pub fn new(lanes: usize) -> Self {
         Self(Mutex::new(Place {
-            lanes: vec![OffsetDateTime::UNIX_EPOCH; lanes],
-            sweep_at: Instant::now(),
+            lanes: vec![None; lanes],
+            full: false,
+            due: Instant::now(),
+            dear: true,
+            blind: true,
+            setbacks: 0,
         }))
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where the next claim begins.
     #[must_use]
     pub fn start(&self) -> Start {
-        let place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = self.place();
         let began = Instant::now();
-        let sweep = began >= place.sweep_at;
+        let sweep = !place.dear && began >= place.due;
+        let margin = if place.full { Duration::ZERO } else { MARGIN };
         let from = place.lanes.iter().map(|furthest| {
             if sweep {
-                OffsetDateTime::UNIX_EPOCH
+                Some(OffsetDateTime::UNIX_EPOCH)
             } else {
-                (*furthest - MARGIN).max(OffsetDateTime::UNIX_EPOCH)
+                furthest.map(|furthest| (furthest - margin).max(OffsetDateTime::UNIX_EPOCH))
             }
         });
         Start {
             from: from.collect(),
             sweep,
             began,
+            setbacks: place.setbacks,
         }
     }
 
@@ -85,29 +117,96 @@ impl Watermark {
         full: bool,
         rows: impl IntoIterator<Item = (usize, OffsetDateTime)>,
     ) {
-        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = self.place();
+        place.blind = false;
+        if start.setbacks != place.setbacks {
+            // It began beyond rows that a look has found since.
+            return;
+        }
+        place.full = full;
         if start.sweep {
-            if full {
-                // More are waiting behind these, before the place that we had come to.
-                place.lanes.fill(OffsetDateTime::UNIX_EPOCH);
+            place.took(start.began.elapsed());
+        }
+        let rows: Vec<_> = rows.into_iter().collect();
+        if start.sweep && full {
+            // Where it was cut, more are waiting behind these, before the place that we had
+            // come to. The lanes before that were walked to their ends.
+            let last = rows.iter().map(|(lane, _)| *lane).max();
+            if let Some(cut) = last.and_then(|lane| place.lanes.get_mut(lane)) {
+                *cut = None;
             }
-            let share = start.began.elapsed() * SWEEP_SHARE;
-            place.sweep_at = Instant::now() + share.clamp(SWEEP_EVERY, SWEEP_AT_LEAST_EVERY);
         }
         for (lane, due) in rows {
             if let Some(furthest) = place.lanes.get_mut(lane) {
-                *furthest = due.max(*furthest);
+                *furthest = (*furthest).max(Some(due));
             }
         }
     }
 
-    /// A claim left nothing that was due at `now`, by the database's clock: what has been there
-    /// before, and is gone, need not be walked over again, also if nothing was claimed at all.
-    pub fn all_before(&self, now: OffsetDateTime) {
-        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for furthest in &mut place.lanes {
-            *furthest = (*furthest).max(now - IDLE_MARGIN);
+    /// The claim that began at `start` left nothing that was due at `now`, by the database's
+    /// clock: what has been there before, and is gone, need not be walked over again, also if
+    /// nothing was claimed at all.
+    pub fn all_before(&self, start: &Start, now: OffsetDateTime) {
+        let mut place = self.place();
+        if start.setbacks != place.setbacks {
+            return;
         }
+        for furthest in &mut place.lanes {
+            *furthest = (*furthest).max(Some(now - IDLE_MARGIN));
+        }
+    }
+
+    /// Whether it is time for a look beside the claims.
+    #[must_use]
+    pub fn wants_look(&self) -> bool {
+        let place = self.place();
+        place.dear && Instant::now() >= place.due
+    }
+
+    /// Whether claims would not know where to begin: then the first look is worth a short wait.
+    #[must_use]
+    pub fn is_blind(&self) -> bool {
+        self.place().blind
+    }
+
+    /// Begins a look. One that is never [told](Self::looked) is repeated after a while.
+    #[must_use]
+    pub fn look(&self) -> Look {
+        let mut place = self.place();
+        let began = Instant::now();
+        place.due = began + AT_LEAST_EVERY;
+        Look {
+            until: place.lanes.clone(),
+            began,
+        }
+    }
+
+    /// `look` found these rows to be the first that may be claimed, by lane. Says whether claims
+    /// begin earlier now.
+    pub fn looked(
+        &self,
+        look: &Look,
+        first: impl IntoIterator<Item = (usize, OffsetDateTime)>,
+    ) -> bool {
+        let mut place = self.place();
+        place.blind = false;
+        place.took(look.began.elapsed());
+        let before = place.setbacks;
+        for (lane, due) in first {
+            if let Some(furthest) = place.lanes.get_mut(lane) {
+                *furthest = Some(furthest.map_or(due, |furthest| furthest.min(due)));
+                place.setbacks += 1;
+            }
+        }
+        place.setbacks > before
+    }
+}
+
+impl Place {
+    /// A sweep, or a look, has taken so long: when the next one is due, and which it is to be.
+    fn took(&mut self, elapsed: Duration) {
+        self.due = Instant::now() + (elapsed * SHARE).clamp(EVERY, AT_LEAST_EVERY);
+        self.dear = elapsed > DEAR;
     }
 }
 
@@ -115,54 +214,111 @@ impl Watermark {
 mod tests {
     use super::*;
 
-    fn at(second: i64) -> OffsetDateTime {
-        OffsetDateTime::UNIX_EPOCH + Duration::from_secs(second.unsigned_abs())
+    fn at(second: u64) -> OffsetDateTime {
+        OffsetDateTime::UNIX_EPOCH + Duration::from_secs(second)
+    }
+
+    /// The place behind a row that was due at this second.
+    fn behind(second: u64) -> Option<OffsetDateTime> {
+        Some(at(second) - MARGIN)
+    }
+
+    /// One that has looked, found nothing, and knows that this is cheap.
+    fn cheap(lanes: usize) -> Watermark {
+        let mark = Watermark::new(lanes);
+        assert!(mark.is_blind() && mark.wants_look());
+        assert!(!mark.looked(&mark.look(), []));
+        assert!(!mark.is_blind() && !mark.wants_look());
+        mark
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_claim_begins_a_little_behind_the_last_row() {
-        let mark = Watermark::new(2);
-        let sweep = mark.start();
-        assert_eq!(sweep.from, [at(0), at(0)]);
-        mark.reached(&sweep, false, [(1, at(70)), (1, at(50))]);
-        assert_eq!(mark.start().from, [at(0), at(70) - MARGIN]);
+        let mark = cheap(2);
+        let start = mark.start();
+        assert_eq!(start.from, [None, None]);
+        mark.reached(&start, false, [(1, at(70)), (1, at(50))]);
+        assert_eq!(mark.start().from, [None, behind(70)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_goes_on_right_behind_a_full_one() {
+        let mark = cheap(1);
+        mark.reached(&mark.start(), true, [(0, at(70))]);
+        assert_eq!(mark.start().from, [Some(at(70))]);
+        mark.reached(&mark.start(), false, [(0, at(71))]);
+        assert_eq!(mark.start().from, [behind(71)]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn every_second_the_head_is_looked_at_again() {
-        let mark = Watermark::new(1);
+        let mark = cheap(1);
         mark.reached(&mark.start(), false, [(0, at(70))]);
-        tokio::time::advance(SWEEP_EVERY).await;
-        assert_eq!(mark.start().from, [at(0)]);
+        tokio::time::advance(EVERY).await;
+        assert_eq!(mark.start().from, [Some(at(0))]);
+        assert!(!mark.wants_look());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_dear_sweep_is_a_rare_one() {
-        let mark = Watermark::new(1);
+    async fn a_dear_sweep_becomes_a_look_that_is_rare_and_a_cheap_look_a_sweep() {
+        let mark = cheap(1);
+        tokio::time::advance(EVERY).await;
         let sweep = mark.start();
         tokio::time::advance(Duration::from_millis(200)).await;
         mark.reached(&sweep, false, [(0, at(70))]);
         tokio::time::advance(Duration::from_secs(3)).await;
-        assert_eq!(mark.start().from, [at(70) - MARGIN]);
+        assert!(!mark.wants_look());
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(mark.start().from, [at(0)]);
+        assert!(mark.wants_look());
+        assert_eq!(mark.start().from, [behind(70)], "no claim waits for it");
+
+        let look = mark.look();
+        assert!(!mark.wants_look(), "one at a time");
+        assert!(!mark.looked(&look, []));
+        tokio::time::advance(EVERY).await;
+        assert!(!mark.wants_look());
+        assert_eq!(mark.start().from, [Some(at(0))]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_that_failed_is_repeated() {
+        let mark = Watermark::new(1);
+        drop(mark.look());
+        assert!(!mark.wants_look());
+        tokio::time::advance(AT_LEAST_EVERY).await;
+        assert!(mark.wants_look());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn claims_begin_again_at_what_a_look_has_found() {
+        let mark = cheap(2);
+        mark.reached(&mark.start(), false, [(0, at(70)), (1, at(90))]);
+        let (look, beside) = (mark.look(), mark.start());
+        assert_eq!(look.until, [Some(at(70)), Some(at(90))]);
+        assert!(mark.looked(&look, [(1, at(20))]));
+        // This one began beyond it, and must not lead past it.
+        mark.reached(&beside, false, [(1, at(100))]);
+        mark.all_before(&beside, at(1000));
+        assert_eq!(mark.start().from, [behind(70), behind(20)]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_claim_that_left_nothing_need_not_look_there_again() {
-        let mark = Watermark::new(2);
-        let sweep = mark.start();
-        mark.reached(&sweep, false, [(1, at(95))]);
-        mark.all_before(at(100));
-        assert_eq!(mark.start().from, [at(90) - MARGIN, at(95) - MARGIN]);
+        let mark = cheap(2);
+        let start = mark.start();
+        mark.reached(&start, false, [(1, at(95))]);
+        mark.all_before(&start, at(100));
+        assert_eq!(mark.start().from, [behind(90), behind(95)]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_full_sweep_goes_on_from_where_it_came_to() {
-        let mark = Watermark::new(1);
-        mark.reached(&mark.start(), false, [(0, at(70))]);
-        tokio::time::advance(SWEEP_EVERY).await;
-        mark.reached(&mark.start(), true, [(0, at(20))]);
-        assert_eq!(mark.start().from, [at(20) - MARGIN]);
+    async fn a_full_sweep_goes_on_from_where_it_was_cut() {
+        let mark = cheap(3);
+        let rows = [(0, at(70)), (1, at(70)), (2, at(70))];
+        mark.reached(&mark.start(), false, rows);
+        tokio::time::advance(EVERY).await;
+        mark.reached(&mark.start(), true, [(0, at(60)), (1, at(20))]);
+        let places = [Some(at(70)), Some(at(20)), Some(at(70))];
+        assert_eq!(mark.start().from, places);
     }
 }

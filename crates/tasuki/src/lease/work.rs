@@ -4,9 +4,10 @@ use std::future::Future;
 use std::time::Duration;
 
 use sqlx::{PgConnection, PgPool};
+use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::{Claim, Claimed, Fence, Leases, Outcome, Owner};
+use super::{Claim, Claimed, Fence, Leases, Look, Outcome, Owner, Watermark};
 
 /// Rows of one table, and what is to be done with them.
 pub trait Work: Send + Sync + 'static {
@@ -27,6 +28,21 @@ pub trait Work: Send + Sync + 'static {
         connection: &mut PgConnection,
         claim: &Claim<'_>,
     ) -> impl Future<Output = sqlx::Result<Vec<Claimed<Self::Row>>>> + Send;
+
+    /// Where its claims begin, if they do so at a place of their own. Then there is a
+    /// [`look`](Self::look), too.
+    fn watermark(&self) -> Option<&Watermark> {
+        None
+    }
+
+    /// Finds the first row of each lane that may be claimed before `look` ends. Claims nothing.
+    fn look(
+        &self,
+        _connection: &mut PgConnection,
+        _look: &Look,
+    ) -> impl Future<Output = sqlx::Result<Vec<(usize, OffsetDateTime)>>> + Send {
+        async { Ok(Vec::new()) }
+    }
 
     /// Does the work on a unit, outside any transaction, and says how each row ended. A row
     /// that is not mentioned goes back as if it had not been claimed.

@@ -22,6 +22,7 @@ const STEPS: &[Step] = steps! {
     4 "inbox" "0004_inbox.sql";
     5 "idempotency keys" "0005_idempotency_keys.sql";
     6 "room for claims" "0006_room_for_claims.sql";
+    7 "consumer places" "0007_consumer_places.sql";
 };
 
 /// The plan of the library's own tables in `schema`.

@@ -90,6 +90,11 @@ impl Event {
     }
 }
 
+/// Whether this can travel as a trace context.
+pub(super) fn is_traceparent(text: &str) -> bool {
+    name("traceparent", text, NAME_LIMIT).is_ok()
+}
+
 fn name(field: &'static str, text: &str, limit: usize) -> Result<(), InvalidEvent> {
     let problem = if text.is_empty() {
         "is empty"

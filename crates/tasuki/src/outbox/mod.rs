@@ -27,7 +27,7 @@ mod store;
 
 use std::sync::Arc;
 
-use sqlx::PgConnection;
+use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 pub use event::{Event, InvalidEvent};
@@ -37,13 +37,14 @@ pub use routes::Routes;
 pub use store::EventRow;
 
 use crate::Schema;
-use crate::worker::Bell;
+use crate::worker::{Bell, Listener, Ringer};
 
 /// The outbox in one schema. Clones are the same outbox, and share its bell.
 #[derive(Clone, Debug)]
 pub struct Outbox {
     store: Arc<store::Store>,
     bell: Bell,
+    trace: fn() -> Option<String>,
 }
 
 /// Why an event was not written.
@@ -66,7 +67,21 @@ impl Outbox {
         Self {
             store: Arc::new(store::Store::new(schema)),
             bell: Bell::new(),
+            trace: || None,
         }
+    }
+
+    /// Stores with each event that has none the `traceparent` that this answers: the trace of
+    /// whoever enqueues.
+    #[must_use]
+    pub fn with_trace(mut self, current: fn() -> Option<String>) -> Self {
+        self.trace = current;
+        self
+    }
+
+    /// The trace of whoever enqueues. One that can't travel is none: it must not fail an event.
+    fn traceparent(&self) -> Option<String> {
+        (self.trace)().filter(|text| event::is_traceparent(text))
     }
 
     /// Writes `event` in the caller's transaction: it is published if that commits, and only
@@ -80,7 +95,10 @@ impl Outbox {
         event: &Event,
     ) -> Result<Uuid, Error> {
         event.check()?;
-        self.store.insert(transaction, event).await?;
+        let trace = self.traceparent();
+        self.store
+            .insert(transaction, event, trace.as_deref())
+            .await?;
         Ok(event.id)
     }
 
@@ -97,24 +115,40 @@ impl Outbox {
             event.check()?;
         }
         if !events.is_empty() {
-            self.store.insert_all(transaction, events).await?;
+            let trace = self.traceparent();
+            self.store
+                .insert_all(transaction, events, trace.as_deref())
+                .await?;
         }
         Ok(())
     }
 
-    /// Wakes the relays here and, where a [`Ringer`](crate::worker::Ringer) runs, elsewhere. Call
-    /// it after the commit; forgetting it costs at most one poll.
+    /// Wakes the relays here and, where a [`ringer`](Self::ringer) runs, elsewhere. Call it after
+    /// the commit; forgetting it costs at most one poll.
     pub fn ring(&self) {
         self.bell.ring();
     }
 
-    /// The bell that [`ring`](Self::ring) rings, for a [`Ringer`](crate::worker::Ringer).
+    /// What [`ring`](Self::ring) rings.
     #[must_use]
     pub const fn bell(&self) -> &Bell {
         &self.bell
     }
 
-    /// The channel on which relays of other processes are told.
+    /// A worker that passes rings on to other processes, where a [`listener`](Self::listener) runs.
+    #[must_use]
+    pub fn ringer(&self, pool: &PgPool) -> Ringer {
+        Ringer::new("outbox.ringer", pool.clone(), self.channel(), &self.bell)
+    }
+
+    /// A worker that wakes the relays of this process when a [`ringer`](Self::ringer) of another
+    /// rings. It keeps one connection of `pool`, which must reach PostgreSQL directly.
+    #[must_use]
+    pub fn listener(&self, pool: &PgPool) -> Listener {
+        Listener::new("outbox.listener", pool.clone()).rings(self.channel(), &self.bell)
+    }
+
+    /// The channel between the two, for a [`Listener`] that hears several.
     #[must_use]
     pub fn channel(&self) -> &str {
         self.store.channel()

@@ -310,7 +310,7 @@ impl<B: Streams> Reconciler<B> {
                 let sent = store.send_again(line.connection(), stream, state.created_at, &lost);
                 let sent = sent.await?;
                 line.close().await?;
-                crash_point("outbox.sent_again");
+                crash_point("outbox.compared");
                 all += sent;
                 self.tell(stream, sent);
                 if usize::try_from(sent).unwrap_or(usize::MAX) < lost.len() {

@@ -1,25 +1,28 @@
 //! The relay: claims committed events, publishes them in batches, settles them in batches.
 //!
-//! It dies after the publish and before the settlement: the events are published again. The
-//! broker is away, or one of its streams: they go back for a few seconds, no attempt poorer, and
-//! the relay asks now and then whether it is back; other streams go on meanwhile. Only an event that the broker refuses by itself uses up attempts.
+//! When it dies after the publish and before the settlement, the events are published again. While
+//! the broker is away, or one of its streams, its events go back for a few seconds without the cost
+//! of an attempt, and the relay asks now and then whether it is back; other streams go on. Only an
+//! event that the broker itself refuses uses up attempts.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sqlx::{PgConnection, PgPool};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
+use time::format_description::BorrowedFormatItem;
+use time::macros::format_description;
+use time::{OffsetDateTime, UtcOffset};
 use tokio::time::Instant;
+use tracing::Instrument;
 use uuid::Uuid;
 
 use super::store::{EventRow, Place};
 use super::{Outbox, Routes, Suspicion};
 use crate::bus::{Message, Position, PublishError, Publisher};
 use crate::lease::{
-    Claim, Claimed, Fence, Leases, Outcome, Owner, Route, Runner, Settings, Unit, Watermark, Work,
-    give_back, told,
+    Claim, Claimed, Fence, Leases, Look, Outcome, Owner, Route, Runner, Settings, Unit, Watermark,
+    Work, give_back, told,
 };
 use crate::retry::{Next, Policy, Verdict};
 use crate::testing::crash_point;
@@ -29,6 +32,9 @@ const PUBLISH_DELAY: &str = "tasuki_outbox_publish_delay_seconds";
 /// Subjects whose stream does not answer, by relay.
 const BROKER_AWAY: &str = "tasuki_outbox_broker_away";
 
+/// Times in headers: RFC 3339, in UTC, of one length.
+const WIRE_TIME: &[BorrowedFormatItem<'_>] =
+    format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
 /// The first pause after the broker could not be reached, and the longest: how much later than
 /// the broker the relay is back at the latest.
 const AWAY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(3));
@@ -60,6 +66,8 @@ pub struct RelaySettings {
     pub poll: Duration,
     /// How often, and how long apart, an event that the broker refuses is tried.
     pub policy: Policy,
+    /// Links the span of a publish to the `traceparent` of each of its events.
+    pub link: fn(&tracing::Span, &str),
 }
 
 impl RelaySettings {
@@ -77,6 +85,7 @@ impl RelaySettings {
             lease: Duration::from_secs(30),
             poll: Duration::from_millis(500),
             policy: Policy::leased(),
+            link: |_, _| {},
         }
     }
 }
@@ -195,7 +204,8 @@ impl<P> Relay<P> {
     fn message(&self, claimed: &mut Claimed<EventRow>) -> Message {
         let row = &mut claimed.row;
         let mut headers = Vec::with_capacity(5);
-        let occurred_at = row.occurred_at.format(&Rfc3339).unwrap_or_default();
+        let occurred_at = row.occurred_at.to_offset(UtcOffset::UTC);
+        let occurred_at = occurred_at.format(WIRE_TIME).unwrap_or_default();
         headers.push(("occurred_at", occurred_at));
         headers.push(("aggregate_key", std::mem::take(&mut row.aggregate_key)));
         if let Some(traceparent) = row.traceparent.take() {
@@ -215,6 +225,22 @@ impl<P> Relay<P> {
         }
     }
 
+    /// The span of a publish, which belongs to the traces of all its events.
+    fn span(&self, messages: &[Message]) -> tracing::Span {
+        let span = tracing::info_span!(
+            "publish",
+            worker = self.settings.name,
+            batch.messages = messages.len(),
+        );
+        let headers = messages.iter().flat_map(|message| &message.headers);
+        let traces = headers.filter(|(name, _)| *name == "traceparent");
+        let traces: HashSet<&str> = traces.map(|(_, value)| value.as_str()).collect();
+        for traceparent in traces {
+            (self.settings.link)(&span, traceparent);
+        }
+        span
+    }
+
     fn outcome(
         &self,
         claimed: &Claimed<EventRow>,
@@ -231,6 +257,9 @@ impl<P> Relay<P> {
             Err(PublishError::Unreachable(error)) => Outcome::Back {
                 after: self.state().pause(subject).unwrap_or(AWAY.0),
                 error: Some(told(&*error)),
+            },
+            Err(error @ PublishError::Invalid(_)) => Outcome::Dead {
+                error: told(&error),
             },
             Err(error) => self.refused(claimed.failed_attempts, &told(&error)),
         }
@@ -371,10 +400,9 @@ impl<P: Publisher> Work for Relay<P> {
         for _ in 0..BLOCKED_CLAIMS {
             let (after_key, limit) = (self.state().after_key.clone(), claim.limit);
             let start = self.watermark.start();
-            let from = start.from.first().copied();
             let place = Place {
                 after_key: &after_key,
-                from: from.unwrap_or(OffsetDateTime::UNIX_EPOCH),
+                from: start.from.first().copied().flatten(),
             };
             let (mut rows, next) = self.outbox.store.claim(connection, claim, &place).await?;
             // In their order: the statement gives them in the order of the heap.
@@ -394,6 +422,20 @@ impl<P: Publisher> Work for Relay<P> {
         Ok(Vec::new())
     }
 
+    fn watermark(&self) -> Option<&Watermark> {
+        Some(&self.watermark)
+    }
+
+    async fn look(
+        &self,
+        connection: &mut PgConnection,
+        look: &Look,
+    ) -> sqlx::Result<Vec<(usize, OffsetDateTime)>> {
+        let until = look.until.first().copied().flatten();
+        let first = self.outbox.store.look(connection, until).await?;
+        Ok(first.map(|due| (0, due)).into_iter().collect())
+    }
+
     fn expects_more(&self, rows: &[Claimed<EventRow>], limit: usize) -> bool {
         let state = self.state();
         // While nobody answers, one claim per poll is enough to find out.
@@ -410,7 +452,8 @@ impl<P: Publisher> Work for Relay<P> {
         let (mut unit, mut ended) = self.without_the_hopeless(unit);
         let messages: Vec<Message> = unit.iter_mut().map(|row| self.message(row)).collect();
         let subjects: Vec<Arc<str>> = messages.iter().map(|m| Arc::clone(&m.subject)).collect();
-        let results = self.bus.publish(messages).await;
+        let span = self.span(&messages);
+        let results = self.bus.publish(messages).instrument(span).await;
         crash_point("outbox.published");
         self.note_reachable(&subjects, &results);
         let published: Vec<Position> = results.iter().flatten().cloned().collect();

@@ -53,7 +53,7 @@ pub struct Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Next {
-    /// It is tried again after this long, one attempt poorer.
+    /// It is tried again after this long; the attempt is counted.
     Retry(Duration),
     /// It is tried again after this long, and this attempt is not counted.
     Snooze(Duration),

@@ -46,11 +46,16 @@ impl Bell {
 
     /// Rings. Call it after the commit; it never blocks and never fails.
     pub fn ring(&self) {
+        self.wake_here();
+        self.0.rung.store(true, Ordering::Release);
+        self.0.elsewhere.wake();
+    }
+
+    /// As if it had been rung elsewhere.
+    pub(super) fn wake_here(&self) {
         if let Ok(here) = self.0.here.read() {
             here.iter().for_each(Wake::wake);
         }
-        self.0.rung.store(true, Ordering::Release);
-        self.0.elsewhere.wake();
     }
 }
 

@@ -10,7 +10,7 @@ use sqlx::postgres::{PgListener, PgPool};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-use super::{Error, Tick, Wake, Worker, store};
+use super::{Bell, Error, Tick, Wake, Worker, store};
 
 /// How long one tick waits for a notification; also how soon a stop is noticed at the latest.
 const WAIT: Duration = Duration::from_secs(1);
@@ -28,9 +28,25 @@ const PING_LIMIT: Duration = Duration::from_secs(5);
 pub struct Listener {
     name: String,
     pool: PgPool,
-    routes: Vec<(String, Wake)>,
+    routes: Vec<(String, Woken)>,
     ping_after: Duration,
     connection: Mutex<Option<Open>>,
+}
+
+/// Who hears of a channel.
+#[derive(Debug)]
+enum Woken {
+    One(Wake),
+    WhoeverHears(Bell),
+}
+
+impl Woken {
+    fn wake(&self) {
+        match self {
+            Self::One(wake) => wake.wake(),
+            Self::WhoeverHears(bell) => bell.wake_here(),
+        }
+    }
 }
 
 /// A connection, and when it was last heard of.
@@ -64,7 +80,17 @@ impl Listener {
     /// Wakes `wake` whenever somebody notifies `channel`.
     #[must_use]
     pub fn route(mut self, channel: &str, wake: &Wake) -> Self {
-        self.routes.push((channel.to_owned(), wake.clone()));
+        let woken = Woken::One(wake.clone());
+        self.routes.push((channel.to_owned(), woken));
+        self
+    }
+
+    /// Wakes the workers of this process that hear `bell`, also those that come later, whenever
+    /// somebody notifies `channel`.
+    #[must_use]
+    pub fn rings(mut self, channel: &str, bell: &Bell) -> Self {
+        let woken = Woken::WhoeverHears(bell.clone());
+        self.routes.push((channel.to_owned(), woken));
         self
     }
 
@@ -75,8 +101,8 @@ impl Listener {
         listener
             .listen_all(self.routes.iter().map(|(channel, _)| channel.as_str()))
             .await?;
-        for (_, wake) in &self.routes {
-            wake.wake();
+        for (_, woken) in &self.routes {
+            woken.wake();
         }
         Ok(Open {
             listener,
@@ -112,9 +138,9 @@ impl Worker for Listener {
         };
         // `None` is a lost connection.
         if let Some(notification) = received? {
-            for (channel, wake) in &self.routes {
+            for (channel, woken) in &self.routes {
                 if channel == notification.channel() {
-                    wake.wake();
+                    woken.wake();
                 }
             }
             open.heard_at = Instant::now();

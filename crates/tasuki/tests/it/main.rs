@@ -15,6 +15,7 @@ mod idempotency_layer;
 mod idempotency_set;
 mod inbox;
 mod jobs;
+mod lease;
 mod migrate;
 mod outbox;
 mod pooler;

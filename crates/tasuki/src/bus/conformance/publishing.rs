@@ -148,7 +148,7 @@ pub async fn a_refused_message_holds_back_its_key_and_nobody_else<F: Fixture>(
             [
                 Ok(_),
                 Ok(_),
-                Err(PublishError::Refused(_)),
+                Err(PublishError::Invalid(_)),
                 Err(PublishError::Held),
                 Ok(_),
                 Ok(_),
@@ -200,7 +200,7 @@ pub async fn a_message_that_is_too_large_is_refused_and_the_others_go<F: Fixture
     assert!(
         matches!(
             results.as_slice(),
-            [Ok(_), Err(PublishError::Refused(_)), Ok(_)]
+            [Ok(_), Err(PublishError::Invalid(_)), Ok(_)]
         ),
         "{results:?}"
     );

@@ -16,14 +16,17 @@
 //! - A stream that was deleted and made again, or that lost its end, is noticed: at every
 //!   reconnect and every few seconds the consumer compares when the stream was created and
 //!   which message stands where it last read. After a loss it starts the stream over, because
-//!   numbers are used again and what is new may stand below where it had been.
+//!   numbers are used again and what is new may stand below where it had been. That what it last
+//!   read outlives the process is for [`remembering`](Consumer::remembering) to see to.
 //!
 //! Not promised: order. A message that is retried comes after later ones; handlers that care
 //! compare versions.
 
 mod settle;
+mod store;
 mod watch;
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
@@ -33,12 +36,16 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
+use sqlx::PgPool;
+use time::OffsetDateTime;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
+use self::store::{Place, Places};
 use self::watch::Open;
 use super::{ConsumerSpec, Delivery, Streams, Subscriber, Subscription};
+use crate::Schema;
 use crate::testing::crash_point;
 use crate::worker::{Error, Tick, Worker};
 
@@ -84,6 +91,8 @@ pub struct Consumer<B: Subscriber, H> {
     handler: H,
     max_batch: usize,
     wait: Duration,
+    places: Option<Places>,
+    link: fn(&Span, &str),
     open: Mutex<Open<B::Subscription>>,
     /// What is being worked on, to be given back if that is cut.
     held: std::sync::Mutex<Option<Arc<[Delivery]>>>,
@@ -99,6 +108,8 @@ impl<B: Subscriber + Streams, H: Handler> Consumer<B, H> {
             handler,
             max_batch: 500,
             wait: Duration::from_secs(1),
+            places: None,
+            link: |_, _| {},
             open: Mutex::default(),
             held: std::sync::Mutex::default(),
         }
@@ -120,7 +131,37 @@ impl<B: Subscriber + Streams, H: Handler> Consumer<B, H> {
         self
     }
 
-    async fn work(&self, batch: Vec<Delivery>) -> Result<(), Error> {
+    /// The same, letting this link the span of a batch to the `traceparent` of each of its
+    /// messages.
+    #[must_use]
+    pub fn linking_traces(mut self, link: fn(&Span, &str)) -> Self {
+        self.link = link;
+        self
+    }
+
+    /// The same, remembering in `schema` how far it has read. Without it, a process that has just
+    /// started can't tell a stream that lost its end, and has grown again since, from the one
+    /// that was read before: what is new in it below that place would never be delivered.
+    #[must_use]
+    pub fn remembering(mut self, pool: PgPool, schema: &Schema) -> Self {
+        self.places = Some(Places::new(pool, schema));
+        self
+    }
+
+    /// Writes down how far this batch goes.
+    async fn remember(&self, created_at: OffsetDateTime, batch: &[Delivery]) -> Result<(), Error> {
+        if let (Some(places), Some((sequence, id))) = (&self.places, watch::furthest(batch)) {
+            let place = Place {
+                created_at,
+                sequence,
+                id,
+            };
+            places.save(&self.spec, &place).await?;
+        }
+        Ok(())
+    }
+
+    async fn work(&self, created_at: OffsetDateTime, batch: Vec<Delivery>) -> Result<(), Error> {
         let batch: Arc<[Delivery]> = batch.into();
         self.hold(Some(Arc::clone(&batch)));
         let span = tracing::info_span!(
@@ -129,8 +170,17 @@ impl<B: Subscriber + Streams, H: Handler> Consumer<B, H> {
             stream = &*self.spec.stream.name,
             batch.messages = batch.len(),
         );
+        let traces = batch.iter().filter_map(|it| it.header("traceparent"));
+        for traceparent in traces.collect::<HashSet<_>>() {
+            (self.link)(&span, traceparent);
+        }
         let handled = self.handle(&batch).instrument(span).await;
         crash_point("consumer.handled");
+        // Before the broker is told: what it believes to be read, we know of.
+        let handled = match handled {
+            Ok(verdicts) => self.remember(created_at, &batch).await.map(|()| verdicts),
+            Err(error) => Err(error),
+        };
         let (verdicts, failure) = match handled {
             Ok(verdicts) if verdicts.len() == batch.len() => (verdicts, None),
             Ok(verdicts) => {
@@ -185,7 +235,8 @@ impl<B: Subscriber + Streams, H: Handler> Worker for Consumer<B, H> {
     async fn tick(&self) -> Result<Tick, Error> {
         self.give_back().await;
         let mut open = self.open.lock().await;
-        let subscription = open.subscription(&self.bus, &self.spec).await?;
+        let places = self.places.as_ref();
+        let subscription = open.subscription(&self.bus, &self.spec, places).await?;
         let fetched = subscription.fetch(self.max_batch, self.wait).await;
         let batch = match fetched {
             Ok(batch) => batch,
@@ -199,7 +250,8 @@ impl<B: Subscriber + Streams, H: Handler> Worker for Consumer<B, H> {
             return Ok(Tick::Idle);
         }
         open.has_read(&batch);
-        self.work(batch).await?;
+        let created_at = subscription.opened_on().created_at;
+        self.work(created_at, batch).await?;
         Ok(Tick::Worked)
     }
 

@@ -7,8 +7,10 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::store::Places;
 use crate::bus::metrics::{PENDING_MESSAGES, RESTARTS_TOTAL};
 use crate::bus::{ConsumerSpec, Delivery, StreamError, Streams, Subscriber, Subscription};
+use crate::worker::Error;
 
 /// How often the stream is compared with what is remembered of it.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
@@ -42,7 +44,8 @@ impl<S: Subscription> Open<S> {
         &mut self,
         bus: &B,
         spec: &ConsumerSpec,
-    ) -> Result<Arc<S>, StreamError>
+        places: Option<&Places>,
+    ) -> Result<Arc<S>, Error>
     where
         B: Subscriber<Subscription = S> + Streams,
     {
@@ -54,7 +57,7 @@ impl<S: Subscription> Open<S> {
                 return Ok(open);
             }
         }
-        let opened = self.open(bus, spec).await?;
+        let opened = self.open(bus, spec, places).await?;
         self.subscription = Some(Arc::clone(&opened));
         Ok(opened)
     }
@@ -67,10 +70,7 @@ impl<S: Subscription> Open<S> {
     /// Remembers the message with the highest number; a batch may begin with older ones that
     /// come again.
     pub(super) fn has_read(&mut self, batch: &[Delivery]) {
-        let read = batch
-            .iter()
-            .filter_map(|delivery| Some((delivery.position.sequence, delivery.id?)));
-        self.last = read.chain(self.last).max();
+        self.last = furthest(batch).max(self.last);
     }
 
     /// Whether the stream of an open subscription is the one that it was opened on.
@@ -94,10 +94,21 @@ impl<S: Subscription> Open<S> {
         Ok(is_same)
     }
 
-    async fn open<B>(&mut self, bus: &B, spec: &ConsumerSpec) -> Result<Arc<S>, StreamError>
+    async fn open<B>(
+        &mut self,
+        bus: &B,
+        spec: &ConsumerSpec,
+        places: Option<&Places>,
+    ) -> Result<Arc<S>, Error>
     where
         B: Subscriber<Subscription = S> + Streams,
     {
+        if let (None, Some(places)) = (self.created_at, places)
+            && let Some(place) = places.load(spec).await?
+        {
+            self.created_at = Some(place.created_at);
+            self.last = Some((place.sequence, place.id));
+        }
         let mut opened = bus.subscribe(spec).await?;
         let created_at = opened.opened_on().created_at;
         if self.created_at.is_some_and(|known| known != created_at) {
@@ -116,6 +127,9 @@ impl<S: Subscription> Open<S> {
                 stream = &*spec.stream.name,
                 "the stream has lost messages that were read, reading it from its beginning",
             );
+            if let Some(places) = places {
+                places.forget(spec).await?;
+            }
             opened = bus.restart(spec).await?;
             self.last = None;
             count_restart(spec);
@@ -148,6 +162,13 @@ impl<S: Subscription> Open<S> {
             }
         }
     }
+}
+
+/// The message with the highest number.
+pub(super) fn furthest(batch: &[Delivery]) -> Option<(u64, Uuid)> {
+    let read = batch.iter();
+    read.filter_map(|delivery| Some((delivery.position.sequence, delivery.id?)))
+        .max()
 }
 
 fn report_pending(spec: &ConsumerSpec, pending: u64) {

@@ -161,10 +161,10 @@ impl State {
         }
         if !subject::is_publishable(&message.subject) {
             let why = format!("{:?} is not a subject to publish to", message.subject);
-            return Err(PublishError::refused(why));
+            return Err(PublishError::invalid(why));
         }
         if message.payload.len() > MAX_PAYLOAD {
-            return Err(PublishError::refused("more bytes than a message may have"));
+            return Err(PublishError::invalid("more bytes than a message may have"));
         }
         let mut streams = self.streams.values();
         let name = match streams.find(|stream| stream.spec.takes(&message.subject)) {

@@ -57,19 +57,19 @@ impl Ack {
 pub(super) fn check(message: &Message, max_payload: usize) -> Result<(), PublishError> {
     if !subject::is_publishable(&message.subject) {
         let why = format!("{:?} is not a subject to publish to", message.subject);
-        return Err(PublishError::refused(why));
+        return Err(PublishError::invalid(why));
     }
     for (name, value) in &message.headers {
         let is_name = !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic() && b != b':');
         if !is_name || value.contains(['\r', '\n']) {
             let why = format!("header {name:?} has a bad name, or a line break in its value");
-            return Err(PublishError::refused(why));
+            return Err(PublishError::invalid(why));
         }
     }
     let size = size(message);
     if size > max_payload {
         let why = format!("{size} bytes, and the broker takes {max_payload}");
-        return Err(PublishError::refused(why));
+        return Err(PublishError::invalid(why));
     }
     Ok(())
 }
@@ -169,7 +169,7 @@ impl From<Failure> for Shared {
 impl From<PublishError> for Shared {
     fn from(error: PublishError) -> Self {
         let (is_refusal, cause) = match error {
-            PublishError::Refused(cause) => (true, cause),
+            PublishError::Refused(cause) | PublishError::Invalid(cause) => (true, cause),
             PublishError::Unreachable(cause) => (false, cause),
             PublishError::Held => (false, error.into()),
         };
@@ -228,7 +228,7 @@ mod tests {
             good.clone().with_header("a:b", ""),
             Message::new(Uuid::nil(), "a", vec![0; 1024]),
         ] {
-            assert!(matches!(check(&bad, 1024), Err(PublishError::Refused(_))));
+            assert!(matches!(check(&bad, 1024), Err(PublishError::Invalid(_))));
         }
     }
 }

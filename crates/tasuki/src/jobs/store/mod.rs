@@ -13,9 +13,9 @@ use uuid::Uuid;
 use super::job::Draft;
 use super::{Job, JobId, State, View};
 use crate::Schema;
-use crate::lease::{Claim, Claimed, Fence, Leases, Start, split};
+use crate::lease::{Claim, Claimed, Fence, Leases, Look, Start, split};
 use schedule::ScheduleStore;
-use sql::{BURIED, CANCEL, FINISH, GET, INSERT, INSERT_SET, JOBS, KEEP, RELEASE};
+use sql::{BURIED, CANCEL, FINISH, GET, INSERT, INSERT_SET, JOBS, KEEP, LOOK, RELEASE};
 
 /// The statements for one schema.
 #[derive(Debug)]
@@ -23,6 +23,7 @@ pub(super) struct Store {
     pub(super) leases: Leases,
     pub(super) schedules: ScheduleStore,
     pub(super) channel: String,
+    look: String,
     insert: String,
     insert_set: String,
     finish: String,
@@ -71,6 +72,7 @@ impl Store {
             leases: Leases::new(schema, &JOBS),
             schedules: ScheduleStore::new(schema),
             channel: format!("{schema}.jobs"),
+            look: schema.render(&LOOK.replace("{claimable}", &JOBS.claimable())),
             insert: schema.render(INSERT),
             insert_set: schema.render(INSERT_SET),
             finish: finish(""),
@@ -83,6 +85,7 @@ impl Store {
 
     pub(super) fn statements(&self) -> impl Iterator<Item = &str> {
         let ours = [
+            &self.look,
             &self.insert,
             &self.insert_set,
             &self.finish,
@@ -173,6 +176,24 @@ impl Store {
         let now = milliseconds
             .and_then(|ms| OffsetDateTime::from_unix_timestamp_nanos(ms * 1_000_000).ok());
         Ok((rows, now))
+    }
+
+    /// The first job of each lane that may be claimed before `look` ends.
+    pub(super) async fn look(
+        &self,
+        connection: &mut PgConnection,
+        queue: &str,
+        look: &Look,
+    ) -> sqlx::Result<Vec<(usize, OffsetDateTime)>> {
+        let first: Vec<(i32, OffsetDateTime)> = sqlx::query_as(AssertSqlSafe(self.look.as_str()))
+            .bind(queue)
+            .bind(look.until.as_slice())
+            .fetch_all(connection)
+            .await?;
+        let lanes = first.into_iter();
+        Ok(lanes
+            .filter_map(|(lane, due)| Some((usize::try_from(lane).ok()?, due)))
+            .collect())
     }
 
     /// Finishes jobs: deletes them, releases their unique ids, and keeps a copy if told so.

@@ -13,13 +13,29 @@ const PICK: &str = "
         FROM {table} AS t
         WHERE t.queue = $5
             AND t.priority = (lane.ordinal - 1)::smallint
-            AND t.next_retry_at >= lane.start
+            AND t.next_retry_at >= coalesce(lane.start, now() - interval '1 minute')
             AND {claimable}
         ORDER BY t.next_retry_at
         LIMIT $1
         FOR UPDATE SKIP LOCKED
     ) AS j
     LIMIT $1";
+
+/// The first row of each lane that may be claimed before the place where claims begin. `$1` queue,
+/// `$2` that place per lane.
+pub(super) const LOOK: &str = "
+SELECT (lane.ordinal - 1)::integer AS lane, first.next_retry_at
+FROM unnest($2::timestamptz []) WITH ORDINALITY AS lane (until, ordinal)
+CROSS JOIN LATERAL (
+    SELECT t.next_retry_at
+    FROM {schema}.jobs AS t
+    WHERE t.queue = $1
+        AND t.priority = (lane.ordinal - 1)::smallint
+        AND t.next_retry_at < coalesce(lane.until, 'infinity')
+        AND {claimable}
+    ORDER BY t.next_retry_at
+    LIMIT 1
+) AS first";
 
 /// The time of the claim, which tells a worker how far it has come when there was nothing to claim.
 const NOW: &str = "

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use self::sql::{
-    AT_OR_AFTER, ELSEWHERE, HIGHEST, INSERT, INSERT_ALL, MOVED, NEWEST, REUSED, SEND_AGAIN,
+    AT_OR_AFTER, ELSEWHERE, HIGHEST, INSERT, INSERT_ALL, LOOK, MOVED, NEWEST, REUSED, SEND_AGAIN,
     SEND_AGAIN_ELSEWHERE, SETTLE, TABLE,
 };
 use super::Event;
@@ -43,8 +43,8 @@ pub struct EventRow {
 pub(super) struct Place<'a> {
     /// Ordered events: after this key.
     pub(super) after_key: &'a str,
-    /// Unordered events: due at this time or later.
-    pub(super) from: OffsetDateTime,
+    /// Unordered events: due at this time or later; `None`: a minute ago.
+    pub(super) from: Option<OffsetDateTime>,
 }
 
 /// A published event, and where the broker said that it is.
@@ -58,6 +58,7 @@ pub(super) struct Stored {
 pub(super) struct Store {
     leases: Leases,
     channel: String,
+    look: String,
     insert: String,
     insert_all: String,
     settle: String,
@@ -76,6 +77,7 @@ impl Store {
         Self {
             leases: Leases::new(schema, &TABLE),
             channel: format!("{schema}.outbox"),
+            look: render(&LOOK.replace("{claimable}", &TABLE.claimable())),
             insert: render(INSERT),
             insert_all: render(INSERT_ALL),
             settle: render(SETTLE),
@@ -99,6 +101,7 @@ impl Store {
 
     pub(super) fn statements(&self) -> impl Iterator<Item = &str> {
         let own = [
+            &self.look,
             &self.insert,
             &self.insert_all,
             &self.settle,
@@ -118,6 +121,7 @@ impl Store {
         &self,
         connection: &mut PgConnection,
         event: &Event,
+        trace: Option<&str>,
     ) -> sqlx::Result<()> {
         sqlx::query(AssertSqlSafe(self.insert.as_str()))
             .bind(event.id)
@@ -125,7 +129,7 @@ impl Store {
             .bind(&event.aggregate_key)
             .bind(event.ordering_key.as_deref())
             .bind(&event.payload[..])
-            .bind(event.traceparent.as_deref())
+            .bind(event.traceparent.as_deref().or(trace))
             .bind(event.occurred_at)
             .execute(connection)
             .await?;
@@ -136,6 +140,7 @@ impl Store {
         &self,
         connection: &mut PgConnection,
         events: &[Event],
+        trace: Option<&str>,
     ) -> sqlx::Result<()> {
         fn column<'e, T>(events: &'e [Event], read: impl Fn(&'e Event) -> T) -> Vec<T> {
             events.iter().map(read).collect()
@@ -146,7 +151,9 @@ impl Store {
             .bind(column(events, |event| event.aggregate_key.as_str()))
             .bind(column(events, |event| event.ordering_key.as_deref()))
             .bind(column(events, |event| &event.payload[..]))
-            .bind(column(events, |event| event.traceparent.as_deref()))
+            .bind(column(events, |event| {
+                event.traceparent.as_deref().or(trace)
+            }))
             .bind(column(events, |event| event.occurred_at))
             .execute(connection)
             .await?;
@@ -169,6 +176,18 @@ impl Store {
             arguments.add(EVENTS_PER_KEY)
         });
         claimed.await
+    }
+
+    /// When the first event without a key is due that may be claimed before `until`.
+    pub(super) async fn look(
+        &self,
+        connection: &mut PgConnection,
+        until: Option<OffsetDateTime>,
+    ) -> sqlx::Result<Option<OffsetDateTime>> {
+        sqlx::query_scalar(AssertSqlSafe(self.look.as_str()))
+            .bind(until)
+            .fetch_optional(connection)
+            .await
     }
 
     /// Moves what the broker has acknowledged to the published ones, with its position.

@@ -83,7 +83,9 @@ ordered AS MATERIALIZED (
 unordered AS MATERIALIZED (
     SELECT t.ctid
     FROM {table} AS t
-    WHERE t.ordering_key IS NULL AND t.next_retry_at >= $6 AND {claimable}
+    WHERE t.ordering_key IS NULL
+        AND t.next_retry_at >= coalesce($6::timestamptz, now() - interval '1 minute')
+        AND {claimable}
     ORDER BY t.next_retry_at, t.seq
     LIMIT $1
     FOR UPDATE SKIP LOCKED
@@ -98,6 +100,16 @@ place AS (
         END AS place
     FROM keys
 )";
+
+/// The first event without a key that may be claimed before `$1`, where claims begin.
+pub(super) const LOOK: &str = "
+SELECT t.next_retry_at
+FROM {schema}.outbox_events AS t
+WHERE t.ordering_key IS NULL
+    AND t.next_retry_at < coalesce($1::timestamptz, 'infinity')
+    AND {claimable}
+ORDER BY t.next_retry_at
+LIMIT 1";
 
 pub(super) const INSERT: &str = "
 INSERT INTO {schema}.outbox_events

@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tasuki::Clock;
 use tasuki::bus::conformance::Fixture;
 use tasuki::bus::{
     Consumer, ConsumerSpec, Delivery, Handler, MemoryBus, Message, Publisher, StreamSpec, Streams,
     Subscriber, Subscription, Verdict,
 };
+use tasuki::migrate::library;
 use tasuki::worker::{Error, Stopped, Supervisor, Tick, Worker, drain};
-use tasuki_testkit::eventually;
+use tasuki::{Clock, Schema};
+use tasuki_testkit::{TestDb, eventually};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -288,6 +289,37 @@ async fn a_stream_that_lost_its_end_and_used_the_numbers_again_is_read_again() {
     let found = taken(&done);
     assert_eq!(found[found.len() - 4..], ids(&batch));
     assert_eq!(found.len(), 6, "what was left of the old ones comes again");
+}
+
+#[tokio::test]
+async fn a_process_that_has_just_started_knows_a_stream_that_lost_its_end_and_grew_again() {
+    let schema = Schema::new("app").unwrap();
+    let db = TestDb::new(&[library(&schema)]).await;
+    let bus = MemoryBus::new();
+    let started = || {
+        let (consumer, done) = consumer(&bus, spec(), |_| Ok(Verdict::Done));
+        (consumer.remembering(db.pool.clone(), &schema), done)
+    };
+    let (before, done) = started();
+    drain(&before).await.unwrap();
+    publish(&bus, messages(5)).await;
+    drain(&before).await.unwrap();
+    assert_eq!(taken(&done).len(), 5);
+    drop(before);
+
+    // Numbers 3 to 5 are lost and given to others, and more come, before anybody looks.
+    bus.truncate("orders", 2);
+    let batch = messages(4);
+    publish(&bus, batch.clone()).await;
+    let (after, done) = started();
+    drain(&after).await.unwrap();
+    let found = taken(&done);
+    assert_eq!(found[found.len() - 4..], ids(&batch));
+    drop(after);
+
+    let (once_more, done) = started();
+    drain(&once_more).await.unwrap();
+    assert!(taken(&done).is_empty(), "it is as it was left");
 }
 
 #[tokio::test(start_paused = true)]

@@ -220,7 +220,7 @@ async fn a_message_just_below_the_limit_goes_although_batch_headers_would_not_fi
     batch[0].id = id();
     batch[0].payload = vec![0; limit - 62].into();
     let results = bus.publish(batch).await;
-    assert!(matches!(results[0], Err(PublishError::Refused(_))));
+    assert!(matches!(results[0], Err(PublishError::Invalid(_))));
     assert!(matches!(&results[1], Ok(at) if at.duplicate));
 }
 

@@ -8,6 +8,7 @@ use tasuki_testkit::eventually;
 use tokio::sync::Notify;
 
 use super::*;
+use crate::counted::Counts;
 
 /// A handler that says that it has begun, and then waits to be let on.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +26,8 @@ impl Gate {
 
 #[tokio::test]
 async fn a_worker_that_was_away_for_longer_than_its_lease_settles_nothing() {
+    let counts = Counts::default();
+    let _here = metrics::set_default_local_recorder(&counts);
     let bench = Bench::new().await;
     let (gate, heard) = (Gate::default(), Heard::listen());
     let inside = gate.clone();
@@ -47,6 +50,8 @@ async fn a_worker_that_was_away_for_longer_than_its_lease_settles_nothing() {
 
     assert_eq!(claimed.unwrap(), 1);
     assert_eq!(heard.lost(), 1);
+    let lost = counts.get("tasuki_lease_lock_lost_total", "jobs.default");
+    assert_eq!(lost, 1);
     // Only the failed attempt counts; the late success changed nothing.
     assert_eq!(bench.only().await, ("PENDING".to_owned(), 1));
     let error = bench.text("SELECT last_error FROM app.jobs").await;

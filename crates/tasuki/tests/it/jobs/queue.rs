@@ -192,12 +192,9 @@ async fn a_ring_reaches_the_workers_of_other_processes() {
     let registry = Registry::new().on::<Task, _>(ran.handler());
     let queue = Queue::new("default").poll(HOUR).lease(HOUR * 6);
     let worker = queue.worker(&elsewhere, bench.pool(), &registry).unwrap();
-    let listener = tasuki::worker::Listener::new("test.listener", bench.pool().clone())
-        .route(elsewhere.channel(), &worker.wake());
     let supervisor = start(worker);
-    supervisor.start(listener);
-    let ringer = bench.jobs.ringer(bench.pool());
-    supervisor.start(ringer);
+    supervisor.start(elsewhere.listener(bench.pool()));
+    supervisor.start(bench.jobs.ringer(bench.pool()));
     eventually("the listener woke the worker", async || {
         (supervisor.health()[0].ticks >= 2).then_some(())
     })
@@ -243,7 +240,7 @@ async fn every_statement_prepares() {
         assert!(prepared.is_ok(), "{sql}\n{prepared:?}");
         statements += 1;
     }
-    assert_eq!(statements, 16);
+    assert_eq!(statements, 17);
 }
 
 /// Runs the claim of `limit` rows under `prefix`, and answers its lines.
@@ -398,4 +395,44 @@ async fn claim_ids(connection: &mut sqlx::PgConnection, jobs: &Jobs, limit: i64)
         .await
         .unwrap();
     assert_eq!(i64::try_from(rows.len()).unwrap(), limit);
+}
+
+/// Whatever is found behind the others was found by a sweep, or a look.
+#[tokio::test]
+async fn what_comes_up_behind_the_watermark_is_found() {
+    let bench = Bench::new().await;
+    let ran = Ran::default();
+    let supervisor = start(bench.worker(ran.handler()));
+    let has_run = async |name: &str| {
+        eventually("it has run", async || {
+            ran.names().contains(&name.to_owned()).then_some(())
+        })
+        .await;
+    };
+    let mut late = bench.pool().begin().await.unwrap();
+    bench.jobs.enqueue(&mut late, &task("late")).await.unwrap();
+    let long_ago = "UPDATE app.jobs SET next_retry_at = now() - interval '1 h'";
+    late.execute(long_ago).await.unwrap();
+    bench.push(&task("first")).await;
+    has_run("first").await;
+
+    late.commit().await.unwrap();
+    has_run("late").await;
+
+    let mut lost = bench.pool().begin().await.unwrap();
+    bench.jobs.enqueue(&mut lost, &task("lost")).await.unwrap();
+    let by_a_dead_process = "UPDATE app.jobs SET status = 'PROCESSING', claim_token = job_id,
+        next_retry_at = now() - interval '1 h', lease_until = now() - interval '1 s'";
+    lost.execute(by_a_dead_process).await.unwrap();
+    lost.commit().await.unwrap();
+    has_run("lost").await;
+
+    let mut torn = bench.pool().begin().await.unwrap();
+    bench.jobs.enqueue(&mut torn, &task("torn")).await.unwrap();
+    let without_a_lease = "UPDATE app.jobs SET status = 'PROCESSING', claim_token = job_id,
+        next_retry_at = now() - interval '1 h', lease_until = NULL";
+    torn.execute(without_a_lease).await.unwrap();
+    torn.commit().await.unwrap();
+    has_run("torn").await;
+    assert_eq!(supervisor.stop(GRACE).await, Stopped::Finished);
 }

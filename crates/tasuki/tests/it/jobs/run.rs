@@ -4,6 +4,7 @@ use tasuki::jobs::State;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::counted::Counts;
 
 /// A handler that fails as a test says, and whose hook leaves a trace in the database.
 struct Hooked {
@@ -171,6 +172,8 @@ async fn a_panic_is_a_failed_attempt_and_the_worker_goes_on() {
 
 #[tokio::test]
 async fn a_timeout_drops_the_work_fires_its_token_and_costs_an_attempt() {
+    let counts = Counts::default();
+    let _here = metrics::set_default_local_recorder(&counts);
     let bench = Bench::new().await;
     let token = Arc::new(Mutex::new(None::<CancellationToken>));
     let (given, ended) = (Arc::clone(&token), Ran::default());
@@ -194,6 +197,9 @@ async fn a_timeout_drops_the_work_fires_its_token_and_costs_an_attempt() {
     assert_eq!(bench.only().await, ("PENDING".to_owned(), 1));
     let error = bench.text("SELECT last_error FROM app.jobs").await;
     assert_eq!(error.as_deref(), Some("timed out after 30ms"));
+    for counter in ["tasuki_jobs_timeouts_total", "tasuki_jobs_failed_total"] {
+        assert_eq!(counts.get(counter, "task"), 1, "{counter}");
+    }
     assert!(token.lock().unwrap().as_ref().unwrap().is_cancelled());
     assert_eq!(ended.names(), [""; 0]);
 }

@@ -103,7 +103,13 @@ impl Shop {
 
     /// Makes every claim as old as its lease.
     async fn expire_leases(&self) {
-        self.execute("UPDATE shop.outbox_events SET lease_until = now() - interval '1 s' WHERE lease_until IS NOT NULL").await;
+        // Without a wait for whoever has some of them in hand, who may wait for us.
+        let sql = "UPDATE shop.outbox_events SET lease_until = now() - interval '1 s'
+             WHERE event_id IN (
+                 SELECT event_id FROM shop.outbox_events
+                 WHERE lease_until IS NOT NULL FOR UPDATE SKIP LOCKED
+             )";
+        self.execute(sql).await;
     }
 }
 

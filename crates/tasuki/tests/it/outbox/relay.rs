@@ -1,11 +1,14 @@
 //! The relay: publishes what was committed, at least once, whatever breaks.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tasuki::bus::{Message, Position, PublishError};
+use tasuki::bus::{
+    Consumer, ConsumerSpec, Delivery, Handler, Message, Position, PublishError, Verdict,
+};
 use tasuki::lease::Work;
 use tasuki::retry::{Backoff, Policy};
-use tasuki::worker::Worker;
+use tasuki::worker::{self, Worker};
 
 use super::*;
 
@@ -37,7 +40,8 @@ async fn a_published_event_carries_what_its_consumers_need_and_moves_to_the_publ
     assert_eq!(header("aggregate_key"), Some("order:7"));
     assert_eq!(header("traceparent"), Some(trace));
     assert_eq!(header("trace_id"), Some("4bf92f3577b34da6a3ce929d0e0e4736"));
-    assert!(header("occurred_at").is_some_and(|at| at.ends_with('Z')));
+    let length = "2026-11-15T20:00:00.000000Z".len();
+    assert!(header("occurred_at").is_some_and(|at| at.ends_with('Z') && at.len() == length));
     let stored: (String, i64) =
         sqlx::query_as("SELECT stream, stream_seq FROM shop.outbox_published WHERE event_id = $1")
             .bind(sent.id())
@@ -145,11 +149,43 @@ async fn a_relay_that_lost_its_claim_settles_nothing() {
 }
 
 #[tokio::test]
+async fn an_event_that_comes_up_behind_the_watermark_is_found() {
+    let shop = Shop::open().await;
+    let supervisor = worker::Supervisor::new(Clock::system());
+    let mut settings = shop.settings();
+    settings.poll = Duration::from_millis(20);
+    let relay = outbox::relay(&shop.outbox, Arc::clone(&shop.bus), settings);
+    supervisor.start(relay);
+    let mut late = shop.pool().begin().await.unwrap();
+    let left_behind = event("OrderPlaced", 0);
+    shop.outbox.enqueue(&mut late, &left_behind).await.unwrap();
+    sqlx::query("UPDATE shop.outbox_events SET next_retry_at = now() - interval '1 h'")
+        .execute(&mut *late)
+        .await
+        .unwrap();
+    let first = shop.enqueue(1).await;
+    tasuki_testkit::eventually("the first is published", async || {
+        (shop.arrived() == first).then_some(())
+    })
+    .await;
+
+    late.commit().await.unwrap();
+    tasuki_testkit::eventually("the other one, too", async || {
+        shop.arrived().contains(&left_behind.id()).then_some(())
+    })
+    .await;
+    assert_eq!(
+        supervisor.stop(Duration::from_secs(5)).await,
+        worker::Stopped::Finished
+    );
+}
+
+#[tokio::test]
 async fn a_broker_that_is_away_costs_no_attempt_and_the_relay_is_back_within_seconds() {
     let shop = Shop::open().await;
     shop.enqueue(2000).await;
     shop.bus.disconnect();
-    let supervisor = tasuki::worker::Supervisor::new(Clock::system());
+    let supervisor = worker::Supervisor::new(Clock::system());
     let mut settings = shop.settings();
     settings.poll = Duration::from_millis(50);
     let relay = outbox::relay(&shop.outbox, Arc::clone(&shop.bus), settings);
@@ -166,7 +202,7 @@ async fn a_broker_that_is_away_costs_no_attempt_and_the_relay_is_back_within_sec
     .await;
     assert_eq!(
         supervisor.stop(Duration::from_secs(5)).await,
-        tasuki::worker::Stopped::Finished
+        worker::Stopped::Finished
     );
     assert_eq!(shop.arrived().len(), 2000);
 }
@@ -193,6 +229,64 @@ async fn a_day_of_outage_makes_nothing_fail() {
     );
     shop.bus.reconnect();
     assert_eq!(shop.relay().drain().await.unwrap(), 5);
+}
+
+/// The trace of whoever enqueues in the test below.
+fn trace() -> Option<String> {
+    Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned())
+}
+
+static PUBLISHES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static BATCHES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+#[tokio::test]
+async fn a_trace_goes_from_the_enqueueing_through_the_publish_to_the_consumer() {
+    struct Done;
+    impl Handler for Done {
+        async fn handle(&self, batch: &[Delivery]) -> Result<Vec<Verdict>, worker::Error> {
+            Ok(batch.iter().map(|_| Verdict::Done).collect())
+        }
+    }
+    let shop = Shop::open().await;
+    let outbox = shop.outbox.clone().with_trace(trace);
+    let own = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let traced = event("OrderPlaced", 0).traceparent(Some(own.to_owned()));
+    let mut tx = shop.pool().begin().await.unwrap();
+    outbox
+        .enqueue(&mut tx, &event("OrderPlaced", 1))
+        .await
+        .unwrap();
+    let events = [event("OrderPlaced", 2), traced];
+    outbox.enqueue_all(&mut tx, &events).await.unwrap();
+    tx.commit().await.unwrap();
+
+    let mut settings = shop.settings();
+    settings.link = |_, traceparent| PUBLISHES.lock().unwrap().push(traceparent.to_owned());
+    let relay = outbox::relay(&outbox, Arc::clone(&shop.bus), settings);
+    relay.drain().await.unwrap();
+    let spec = ConsumerSpec::new(stream(), "traced");
+    let consumer = Consumer::new("shop.traced", (*shop.bus).clone(), spec, Done)
+        .with_wait(Duration::from_millis(50))
+        .linking_traces(|_, traceparent| BATCHES.lock().unwrap().push(traceparent.to_owned()));
+    worker::drain(&consumer).await.unwrap();
+    for seen in [&PUBLISHES, &BATCHES] {
+        let mut seen = seen.lock().unwrap();
+        seen.sort_unstable();
+        assert_eq!(*seen, [trace().unwrap(), own.to_owned()]);
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_can_never_be_sent_is_dead_at_once() {
+    let shop = Shop::open().await;
+    let large = vec![b'x'; 2 * 1024 * 1024];
+    let event = Event::new(Uuid::now_v7(), "OrderPlaced", "order:1", large);
+    shop.enqueue_these(&[event]).await;
+    shop.relay().drain().await.unwrap();
+    let died =
+        "SELECT count(*) FROM shop.outbox_events JOIN shop.dead_letters ON source_id = event_id
+         WHERE status = 'FAILED' AND outbox_events.attempt_count = 1";
+    assert_eq!(shop.count(died).await, 1);
 }
 
 #[tokio::test]
@@ -278,7 +372,7 @@ async fn a_stream_that_is_away_holds_up_its_own_events_and_no_others() {
     settings.poll = Duration::from_millis(50);
     let bus = Arc::new(HalfAway((*shop.bus).clone()));
     let relay = outbox::relay(&shop.outbox, bus, settings);
-    let supervisor = tasuki::worker::Supervisor::new(Clock::system());
+    let supervisor = worker::Supervisor::new(Clock::system());
     supervisor.start(relay);
     // One that is known to be there makes the other a stream that is away, not a broker.
     tasuki_testkit::eventually("the others are published", async || {
@@ -288,7 +382,7 @@ async fn a_stream_that_is_away_holds_up_its_own_events_and_no_others() {
     assert_eq!(shop.count(ATTEMPTS).await, 0);
     assert_same(shop.arrived(), ids);
     let stopped = supervisor.stop(Duration::from_secs(5)).await;
-    assert_eq!(stopped, tasuki::worker::Stopped::Finished);
+    assert_eq!(stopped, worker::Stopped::Finished);
 }
 
 /// A publisher that panics for some events.
@@ -320,7 +414,7 @@ async fn a_publish_that_panics_costs_an_attempt_and_the_relay_goes_on() {
 #[tokio::test]
 async fn a_ring_after_the_commit_wakes_the_relay_long_before_its_poll() {
     let shop = Shop::open().await;
-    let supervisor = tasuki::worker::Supervisor::new(Clock::system());
+    let supervisor = worker::Supervisor::new(Clock::system());
     let mut settings = shop.settings();
     settings.poll = Duration::from_secs(3600);
     let relay = outbox::relay(&shop.outbox, Arc::clone(&shop.bus), settings);
@@ -335,7 +429,7 @@ async fn a_ring_after_the_commit_wakes_the_relay_long_before_its_poll() {
     }
     assert_eq!(
         supervisor.stop(Duration::from_secs(5)).await,
-        tasuki::worker::Stopped::Finished
+        worker::Stopped::Finished
     );
 }
 
@@ -343,21 +437,13 @@ async fn a_ring_after_the_commit_wakes_the_relay_long_before_its_poll() {
 async fn a_relay_of_another_process_hears_the_ring_through_the_database() {
     let shop = Shop::open().await;
     let elsewhere = Outbox::new(&Schema::new("shop").unwrap()); // Another process's handle.
-    let supervisor = tasuki::worker::Supervisor::new(Clock::system());
+    let supervisor = worker::Supervisor::new(Clock::system());
     let mut settings = shop.settings();
     settings.poll = Duration::from_secs(3600);
     let relay = outbox::relay(&elsewhere, Arc::clone(&shop.bus), settings);
-    let listener = tasuki::worker::Listener::new("shop.listen", shop.pool().clone())
-        .route(elsewhere.channel(), &relay.wake());
     supervisor.start(relay);
-    supervisor.start(listener);
-    let ringer = tasuki::worker::Ringer::new(
-        "shop.ring",
-        shop.pool().clone(),
-        shop.outbox.channel(),
-        shop.outbox.bell(),
-    );
-    supervisor.start(ringer);
+    supervisor.start(elsewhere.listener(shop.pool()));
+    supervisor.start(shop.outbox.ringer(shop.pool()));
     shop.enqueue(1).await;
     tasuki_testkit::eventually("it is published", async || {
         shop.outbox.ring(); // The listener may not have been listening yet.
@@ -366,7 +452,7 @@ async fn a_relay_of_another_process_hears_the_ring_through_the_database() {
     .await;
     assert_eq!(
         supervisor.stop(Duration::from_secs(5)).await,
-        tasuki::worker::Stopped::Finished
+        worker::Stopped::Finished
     );
 }
 
@@ -410,7 +496,7 @@ async fn a_stop_gives_back_at_once_what_it_can_not_finish() {
     let shop = Shop::open().await;
     shop.enqueue(10).await;
     let relay = shop.relay_to(Arc::new(Stuck));
-    assert_eq!(relay.tick().await.unwrap(), tasuki::worker::Tick::Idle);
+    assert_eq!(relay.tick().await.unwrap(), worker::Tick::Idle);
     assert_eq!(
         shop.count("SELECT count(*) FROM shop.outbox_events WHERE status = 'IN_FLIGHT'")
             .await,
