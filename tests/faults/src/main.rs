@@ -30,7 +30,7 @@ struct Node {
     /// The database, with the library's tables in schema `app`.
     #[arg(long)]
     database: String,
-    /// The broker.
+    /// The broker: an address, or several with commas in between.
     #[arg(long)]
     nats: String,
     /// The stream, and the prefix of its subject.
@@ -45,6 +45,12 @@ struct Node {
     /// At which time of coming there.
     #[arg(long, default_value_t = 1)]
     nth: u32,
+    /// How many servers hold the stream.
+    #[arg(long, default_value_t = 1)]
+    replicas: usize,
+    /// How long a stop waits for what runs, in milliseconds.
+    #[arg(long, default_value_t = 10_000)]
+    grace: u64,
     /// How long a job takes, in milliseconds.
     #[arg(long, default_value_t = 0)]
     job_takes: u64,
@@ -81,7 +87,7 @@ async fn main() -> Result<()> {
     node.start(&supervisor).await?;
     println!("ready");
     signal(SignalKind::terminate())?.recv().await;
-    let stopped = supervisor.stop(Duration::from_secs(10)).await;
+    let stopped = supervisor.stop(Duration::from_millis(node.grace)).await;
     // Whoever waited for the first line may not listen any more.
     eprintln!("{stopped:?}");
     Ok(())
@@ -93,7 +99,10 @@ impl Node {
         let pool = self.pool().await?;
         let client = self.connect().await?;
         let subject = format!("{}.events", self.stream);
-        let spec = StreamSpec::new(self.stream.as_str(), [subject.as_str()]);
+        // So short a window that the broker recognises nothing: the inbox has to.
+        let spec = StreamSpec::new(self.stream.as_str(), [subject.as_str()])
+            .duplicate_window(Duration::from_millis(100))
+            .replicas(self.replicas);
         let bus = NatsBus::new(client).with_stream(spec.clone());
         let lease = Duration::from_millis(self.lease);
         let outbox = Outbox::new(&schema);
@@ -123,7 +132,8 @@ impl Node {
         let durable = ConsumerSpec::new(spec, "effects").ack_wait(Duration::from_secs(2));
         let consumer = Consumer::new("app.consumer", bus, durable, handler)
             .with_max_batch(50)
-            .with_wait(Duration::from_millis(200));
+            .with_wait(Duration::from_millis(200))
+            .remembering(pool.clone(), &schema);
         supervisor.start(consumer);
 
         let jobs = Jobs::new(&schema);
@@ -139,6 +149,7 @@ impl Node {
         let worker = Queue::new("default")
             .lease(lease)
             .poll(Duration::from_millis(50))
+            .keep_finished()
             .worker(&jobs, &pool, &Registry::new().on(pay).on(Bury))?;
         supervisor.start(worker);
         Ok(())
@@ -150,9 +161,11 @@ impl Node {
     }
 
     async fn connect(&self) -> Result<async_nats::Client> {
+        let addresses = self.nats.split(',').map(str::parse);
+        let addresses = addresses.collect::<Result<Vec<async_nats::ServerAddr>, _>>()?;
         // The client does not read credentials from the address.
-        let address: async_nats::ServerAddr = self.nats.parse()?;
-        let (user, password) = (address.username(), address.password());
+        let first = addresses.first().context("no address")?;
+        let (user, password) = (first.username(), first.password());
         let options = match user.zip(password) {
             Some((user, password)) => async_nats::ConnectOptions::with_user_and_password(
                 user.to_owned(),
@@ -160,7 +173,8 @@ impl Node {
             ),
             None => async_nats::ConnectOptions::new(),
         };
-        let client = options.retry_on_initial_connect().connect(address).await;
+        let client = options.retry_on_initial_connect().connect(addresses);
+        let client = client.await;
         client.context("connecting to the broker")
     }
 }

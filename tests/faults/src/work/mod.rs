@@ -111,11 +111,9 @@ impl JobHandler<Payment> for Pay {
     async fn run(&self, _job: Payment, context: Context) -> Result<(), Failure> {
         // sleep: the work itself, as long as the test says
         tokio::time::sleep(self.takes).await;
-        let mut tx = self.pool.begin().await.map_err(Failure::retry)?;
-        let id = context.id().as_uuid();
-        store::effect_of_job(&mut tx, id)
-            .await
-            .map_err(Failure::retry)?;
-        tx.commit().await.map_err(Failure::retry)
+        let mut tx = self.pool.begin().await?;
+        store::effect_of_job(&mut tx, context.id().as_uuid()).await?;
+        tx.commit().await?;
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tasuki_stack::Nats;
+use tasuki_stack::{Nats, NatsCluster};
 use tasuki_testkit::{breakable, eventually};
 
 use crate::site::{Site, stretched};
@@ -85,9 +85,41 @@ async fn a_store_that_is_rolled_back_to_an_older_copy_loses_no_event() {
 
     nats.start().await.unwrap();
     site.enqueue(300, 0).await; // Over the sequences of the lost ones.
+    // The first that finds out dies over it.
+    let mut dies = site.node(&["--crash-at", "outbox.compared"]).await;
+    dies.is_killed().await;
     let node = site.node(&[]).await;
     site.comes_to_rest(700, 0).await;
     node.stop().await;
+}
+
+#[tokio::test]
+async fn when_the_leader_of_a_replicated_stream_is_killed_the_others_go_on() {
+    let cluster = NatsCluster::start(&breakable("faults-leader"))
+        .await
+        .unwrap();
+    let site = Site::on(&cluster.urls().join(",")).await;
+    let arguments = ["--replicas", "3"];
+    let nodes = [site.node(&arguments).await, site.node(&arguments).await];
+    let mut events = 0;
+    for _ in 0..stretched(1, 10) {
+        site.enqueue(300, 0).await;
+        events += 300;
+        let leader = eventually("the stream has a leader", async || {
+            cluster.leader_of(&site.stream).await.unwrap_or_default()
+        })
+        .await;
+        leader.kill().await.unwrap();
+        site.enqueue(300, 0).await;
+        events += 300;
+        site.comes_to_rest(events, 0).await;
+        leader.start().await.unwrap();
+    }
+    site.no_attempt_failed().await;
+    site.is_in_order().await;
+    for node in nodes {
+        node.stop().await;
+    }
 }
 
 fn copy_folder(from: &Path, to: &Path) {

@@ -3,7 +3,7 @@
 use crate::site::Site;
 
 /// Kills a process when it comes to `point`, early and later on, and lets another go on.
-async fn killed_at(point: &str) {
+async fn killed_at(point: &str) -> Site {
     let site = Site::open().await;
     for (round, nth) in (1..).zip(["1", "3"]) {
         site.enqueue(150, 40).await;
@@ -13,6 +13,7 @@ async fn killed_at(point: &str) {
         site.comes_to_rest(150 * round, 40 * round).await;
         lives.stop().await;
     }
+    site
 }
 
 macro_rules! killed_at {
@@ -26,10 +27,25 @@ macro_rules! killed_at {
 
 killed_at! {
     killed_after_a_claim_every_row_has_one_effect "lease.claimed";
-    killed_after_a_publish_every_event_has_one_effect "outbox.published";
-    killed_before_a_settlement_every_row_has_one_effect "lease.worked";
     killed_after_a_settlement_every_row_has_one_effect "lease.settled";
     killed_between_the_commit_of_a_consumer_and_its_ack_every_event_has_one_effect "consumer.handled";
+}
+
+/// What was published and not settled is published again, and nobody counts it twice.
+async fn killed_with_published_events_in_hand(point: &str) {
+    let site = killed_at(point).await;
+    let messages = site.messages().await.len();
+    assert!(messages > 300, "{messages} messages for 300 events");
+}
+
+#[tokio::test]
+async fn killed_after_a_publish_the_events_are_published_again_and_have_one_effect() {
+    killed_with_published_events_in_hand("outbox.published").await;
+}
+
+#[tokio::test]
+async fn killed_before_a_settlement_the_events_are_published_again_and_have_one_effect() {
+    killed_with_published_events_in_hand("lease.worked").await;
 }
 
 #[tokio::test]
@@ -72,7 +88,7 @@ async fn killed_between_the_commit_of_a_request_and_its_answer_the_retry_gets_th
     dies.is_killed().await;
     assert_eq!(site.effects("request").await, 1);
     let done: String = sqlx::query_scalar("SELECT id::text FROM app.effects")
-        .fetch_one(&site.db.pool)
+        .fetch_one(&site.pool)
         .await
         .unwrap();
     assert_eq!(site.ask("k").await, done);
@@ -115,7 +131,7 @@ async fn killed_while_a_schedule_is_due_its_job_is_enqueued_once_by_the_next() {
         "INSERT INTO app.job_schedules (name, expression, next_at)
          VALUES ('hourly', 'every 3600 s', now() - interval '1 s')",
     )
-    .execute(&site.db.pool)
+    .execute(&site.pool)
     .await
     .unwrap();
     let due = "SELECT count(*) FROM app.job_schedules WHERE next_at <= now()";

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 mod broker;
+mod clock;
 mod crash;
+mod database;
 mod restart;
 mod site;

@@ -1,27 +1,49 @@
 //! Processes that stop, pause and come back under load.
 
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use tasuki_testkit::eventually;
+use uuid::Uuid;
 
 use crate::site::{Site, stretched};
 
 /// Long enough that a row that waited for it would be seen.
 const LONG_LEASE: [&str; 2] = ["--lease", "60000"];
 
+const CLAIMED: &str = "SELECT count(*) FROM app.jobs WHERE status = 'PROCESSING'";
+
 #[tokio::test]
 async fn in_a_rolling_restart_under_load_no_row_waits_for_its_lease() {
     let site = Site::open().await;
-    let arguments = [&LONG_LEASE[..], &["--job-takes", "20"]].concat();
+    // No job is done within the grace time: what was cut is given back.
+    let arguments = [&LONG_LEASE[..], &["--job-takes", "150", "--grace", "20"]].concat();
     let mut old = vec![site.node(&arguments).await, site.node(&arguments).await];
-    let (mut events, mut jobs) = (0, 0);
-    for _ in 0..stretched(4, 40) {
-        for _ in 0..10 {
-            site.enqueue(100, 20).await;
-            (events, jobs) = (events + 100, jobs + 20);
+    let over = AtomicBool::new(false);
+    let load = async {
+        let (mut events, mut jobs) = (0, 0);
+        while !over.load(Ordering::Relaxed) {
+            site.enqueue(20, 6).await;
+            (events, jobs) = (events + 20, jobs + 6);
+            // sleep: the pace of the load
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let new = site.node(&arguments).await;
-        old.remove(0).stop().await;
-        old.push(new);
-    }
+        (events, jobs)
+    };
+    let restarts = async {
+        for _ in 0..stretched(6, 40) {
+            let new = site.node(&arguments).await;
+            eventually("it has work in hand", async || {
+                (site.count(CLAIMED).await > 0).then_some(())
+            })
+            .await;
+            old.remove(0).stop().await;
+            old.push(new);
+        }
+        over.store(true, Ordering::Relaxed);
+    };
+    let ((events, jobs), ()) = tokio::join!(load, restarts);
     site.rests_within(Duration::from_secs(20), events, jobs)
         .await;
     for node in old {
@@ -29,36 +51,55 @@ async fn in_a_rolling_restart_under_load_no_row_waits_for_its_lease() {
     }
 }
 
+/// Who holds which job.
+async fn claims(site: &Site) -> HashMap<Uuid, Uuid> {
+    let claims = "SELECT job_id, claim_token FROM app.jobs WHERE status = 'PROCESSING'";
+    let claims: Vec<(Uuid, Uuid)> = sqlx::query_as(claims).fetch_all(&site.pool).await.unwrap();
+    claims.into_iter().collect()
+}
+
 #[tokio::test]
-async fn a_process_paused_beyond_its_lease_and_continued_settles_nothing_that_others_took() {
+async fn a_process_paused_beyond_its_lease_and_continued_changes_nothing_that_others_took() {
     let site = Site::open().await;
-    let arguments = ["--job-takes", "300"];
-    let stale = site.node(&arguments).await;
-    site.enqueue(50, 40).await;
-    tasuki_testkit::eventually("it has claimed", async || {
-        let claimed = "SELECT count(*) FROM app.jobs WHERE status = 'PROCESSING'";
-        (site.count(claimed).await > 0).then_some(())
+    let stale = site.node(&["--job-takes", "500"]).await;
+    site.enqueue(50, 8).await;
+    let first = eventually("it has claimed them", async || {
+        let claims = claims(&site).await;
+        (claims.len() == 8).then_some(claims)
     })
     .await;
     stale.pause();
-    let other = site.node(&arguments).await;
-    site.comes_to_rest(50, 40).await;
+    let other = site.node(&["--job-takes", "4000"]).await;
+    let second = eventually("another has them", async || {
+        let claims = claims(&site).await;
+        let taken = claims
+            .iter()
+            .all(|(job, token)| first.get(job) != Some(token));
+        (taken && claims.len() == 8).then_some(claims)
+    })
+    .await;
+
     stale.resume();
-    tasuki_testkit::eventually("it notices", async || {
+    eventually("it notices", async || {
         stale.log().contains("lock lost").then_some(())
     })
     .await;
-    site.enqueue(50, 40).await;
-    site.comes_to_rest(100, 80).await;
+    assert_eq!(claims(&site).await, second, "settled, renewed or failed");
+    site.comes_to_rest(50, 8).await;
+    site.enqueue(50, 8).await;
+    site.comes_to_rest(100, 16).await;
     stale.stop().await;
     other.stop().await;
 }
 
 #[tokio::test]
-async fn killed_over_and_over_the_service_still_does_everything_once() {
+async fn killed_over_and_over_the_service_still_does_everything_once_and_in_order() {
     let site = Site::open().await;
     let (mut events, mut jobs) = (0, 0);
-    let lives = site.node(&["--job-takes", "5"]).await;
+    let mut lives = Vec::new();
+    for _ in 0..3 {
+        lives.push(site.node(&["--job-takes", "5"]).await);
+    }
     for _ in 0..stretched(6, 100) {
         let mut node = site.node(&["--job-takes", "5"]).await;
         site.enqueue(200, 50).await;
@@ -68,5 +109,8 @@ async fn killed_over_and_over_the_service_still_does_everything_once() {
         node.kill().await;
     }
     site.comes_to_rest(events, jobs).await;
-    lives.stop().await;
+    site.is_in_order().await;
+    for node in lives {
+        node.stop().await;
+    }
 }

@@ -1,5 +1,6 @@
 //! A place to break things at: a database, a broker, and processes of the service under test.
 
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -7,13 +8,16 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
-use sqlx::AssertSqlSafe;
-use tasuki::jobs::{Job, Jobs};
+use sqlx::{AssertSqlSafe, PgPool};
+use tasuki::bus::{NatsBus, Streams};
+use tasuki::jobs::{Job, Jobs, Schedule};
 use tasuki::outbox::{Event, Outbox};
 use tasuki::{Clock, Schema, migrate, uuid_v7};
+use tasuki_stack::Postgres;
 use tasuki_testkit::{Servers, TestDb, eventually_within};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
+use uuid::Uuid;
 
 /// How long everything may take to come to rest after the last fault.
 const REST: Duration = Duration::from_secs(40);
@@ -28,11 +32,14 @@ pub(crate) fn stretched<T>(short: T, long: T) -> T {
 }
 
 pub(crate) struct Site {
-    pub(crate) db: TestDb,
+    pub(crate) pool: PgPool,
     pub(crate) stream: String,
+    database: String,
     nats: String,
     outbox: Outbox,
     jobs: Jobs,
+    /// Goes with the site.
+    _db: Option<TestDb>,
 }
 
 /// The job of `faults-node`, as another process sees it.
@@ -51,29 +58,51 @@ impl Job for Poison {
     const KIND: &'static str = "poison";
 }
 
+fn schema() -> Schema {
+    Schema::new("app").unwrap()
+}
+
 impl Site {
     /// On the shared servers.
     pub(crate) async fn open() -> Self {
         Self::on(&Servers::get().await.nats).await
     }
 
-    /// With this broker.
+    /// With this broker: an address, or several with commas in between.
     pub(crate) async fn on(nats: &str) -> Self {
-        let schema = Schema::new("app").unwrap();
-        let db = TestDb::new(&[migrate::library(&schema)]).await;
+        let db = TestDb::new(&[migrate::library(&schema())]).await;
+        let site = Self::of(db.pool.clone(), db.url(), nats).await;
+        Self {
+            _db: Some(db),
+            ..site
+        }
+    }
+
+    /// With this database server.
+    pub(crate) async fn at(postgres: &Postgres) -> Self {
+        postgres.ensure_database("site").await.unwrap();
+        let url = postgres.url("site");
+        let pool = PgPool::connect(&url).await.unwrap();
+        migrate(&pool, "app").await.unwrap();
+        Self::of(pool, url, &Servers::get().await.nats).await
+    }
+
+    async fn of(pool: PgPool, database: String, nats: &str) -> Self {
         sqlx::raw_sql(
             "CREATE TABLE app.effects (kind text NOT NULL, id uuid NOT NULL);
              CREATE TABLE app.paid (job_id uuid PRIMARY KEY);",
         )
-        .execute(&db.pool)
+        .execute(&pool)
         .await
         .unwrap();
         Self {
-            stream: db.name().replace('.', "-"),
+            stream: format!("site-{:016x}", fastrand::u64(..)),
             nats: nats.to_owned(),
-            outbox: Outbox::new(&schema),
-            jobs: Jobs::new(&schema),
-            db,
+            outbox: Outbox::new(&schema()),
+            jobs: Jobs::new(&schema()),
+            pool,
+            database,
+            _db: None,
         }
     }
 
@@ -94,7 +123,7 @@ impl Site {
             }
         });
         let made: Vec<Event> = made.collect();
-        let mut tx = self.db.pool.begin().await.unwrap();
+        let mut tx = self.pool.begin().await.unwrap();
         self.outbox.enqueue_all(&mut tx, &made).await.unwrap();
         for _ in 0..jobs {
             self.jobs.enqueue(&mut tx, &Payment).await.unwrap();
@@ -102,15 +131,35 @@ impl Site {
         tx.commit().await.unwrap();
     }
 
+    /// Enqueues a job that is due after this long.
+    pub(crate) async fn enqueue_later(&self, wait: Duration) {
+        let mut connection = self.pool.acquire().await.unwrap();
+        let later = Schedule::In(wait);
+        self.jobs
+            .enqueue_with(&mut connection, &Payment, later)
+            .await
+            .unwrap();
+    }
+
     /// Starts a process and waits until it works, or has died of its crash point already.
     pub(crate) async fn node(&self, arguments: &[&str]) -> Node {
+        self.start(self.command(arguments)).await
+    }
+
+    /// As [`node`](Self::node), where the clock is this far off.
+    pub(crate) async fn node_at(&self, offset: &str, arguments: &[&str]) -> Node {
+        let mut command = self.command(arguments);
+        set_clock(&mut command, offset);
+        self.start(command).await
+    }
+
+    async fn start(&self, mut command: Command) -> Node {
         let log = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!(
             "{}-{:06x}.log",
             self.stream,
             fastrand::u32(..0x100_0000)
         ));
-        let mut child = self
-            .command(arguments)
+        let mut child = command
             .stdout(Stdio::piped())
             .stderr(File::create(&log).unwrap())
             .spawn()
@@ -120,12 +169,14 @@ impl Site {
         let ready = tokio::time::timeout(REST, lines.next_line()).await.unwrap();
         let node = Node { child, log };
         let died = ready.unwrap().is_none();
-        assert!(!died || arguments.contains(&"--crash-at"), "{}", node.log());
+        let mut arguments = command.as_std().get_args();
+        let may_die = arguments.any(|argument| argument == "--crash-at");
+        assert!(!died || may_die, "{}", node.log());
         node
     }
 
     pub(crate) async fn enqueue_poison(&self) {
-        self.jobs.push(&self.db.pool, &Poison).await.unwrap();
+        self.jobs.push(&self.pool, &Poison).await.unwrap();
     }
 
     /// The answer of a process of its own to a request with this idempotency key.
@@ -135,15 +186,20 @@ impl Site {
 
     /// What a process of its own prints before it ends.
     pub(crate) async fn answer(&self, arguments: &[&str]) -> String {
-        let output = self.command(arguments).output().await.unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        told_by(self.command(arguments)).await
+    }
+
+    /// As [`answer`](Self::answer), where the clock is this far off.
+    pub(crate) async fn answer_at(&self, offset: &str, arguments: &[&str]) -> String {
+        let mut command = self.command(arguments);
+        set_clock(&mut command, offset);
+        told_by(command).await
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_faults-node"));
         command
-            .args(["--database", &self.db.url()])
+            .args(["--database", &self.database])
             .args(["--nats", &self.nats, "--stream", &self.stream])
             .args(arguments)
             .kill_on_drop(true);
@@ -152,10 +208,7 @@ impl Site {
 
     pub(crate) async fn count(&self, sql: &str) -> i64 {
         let sql = AssertSqlSafe(sql.to_owned());
-        sqlx::query_scalar(sql)
-            .fetch_one(&self.db.pool)
-            .await
-            .unwrap()
+        sqlx::query_scalar(sql).fetch_one(&self.pool).await.unwrap()
     }
 
     pub(crate) async fn effects(&self, kind: &str) -> i64 {
@@ -163,6 +216,48 @@ impl Site {
             "SELECT count(*) FROM app.effects WHERE kind = '{kind}'"
         ))
         .await
+    }
+
+    /// The ids in the stream, in its order.
+    pub(crate) async fn messages(&self) -> Vec<Uuid> {
+        let client = async_nats::connect(self.nats.split(',').collect::<Vec<_>>());
+        let bus = NatsBus::new(client.await.unwrap());
+        let messages = bus.ids_between(&self.stream, 1, u64::MAX).await.unwrap();
+        messages.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// The events of every key have come to the stream in the order in which they were enqueued;
+    /// what came again afterwards does not count.
+    pub(crate) async fn is_in_order(&self) {
+        let keyed = "SELECT event_id, ordering_key, seq FROM app.outbox_published
+             WHERE ordering_key IS NOT NULL";
+        let keyed: Vec<(Uuid, String, i64)> =
+            sqlx::query_as(keyed).fetch_all(&self.pool).await.unwrap();
+        let keyed: HashMap<Uuid, (&str, i64)> = keyed
+            .iter()
+            .map(|(id, key, seq)| (*id, (key.as_str(), *seq)))
+            .collect();
+        assert!(!keyed.is_empty());
+        let (mut seen, mut last) = (HashSet::new(), HashMap::new());
+        for id in self.messages().await {
+            if let Some((key, seq)) = keyed.get(&id)
+                && seen.insert(id)
+            {
+                let before = last.insert(*key, *seq);
+                assert!(before < Some(*seq), "{key}: {before:?}, then {seq}");
+            }
+        }
+        assert_eq!(seen.len(), keyed.len());
+    }
+
+    /// Nobody was blamed for what others had broken.
+    pub(crate) async fn no_attempt_failed(&self) {
+        for attempts in [
+            "SELECT coalesce(sum(attempt_count), 0) FROM app.outbox_published",
+            "SELECT coalesce(sum(attempt_count), 0) FROM app.jobs_done",
+        ] {
+            assert_eq!(self.count(attempts).await, 0, "{attempts}");
+        }
     }
 
     /// Everything comes to rest: nothing waits, and each event and each job had one effect.
@@ -188,6 +283,28 @@ impl Site {
         assert_eq!(self.effects("job").await, jobs, "effects of jobs");
         assert_eq!(self.count("SELECT count(*) FROM app.dead_letters").await, 0);
     }
+}
+
+async fn told_by(mut command: Command) -> String {
+    let output = command.output().await.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// Lets the process believe that it is so much later, or earlier: `+1h`.
+fn set_clock(command: &mut Command, offset: &str) {
+    let folders = ["/usr/lib", "/usr/lib64"].map(PathBuf::from);
+    let below = folders.iter().filter_map(|folder| folder.read_dir().ok());
+    let below = below.flatten().flatten().map(|entry| entry.path());
+    let mut places = below
+        .chain(folders.clone())
+        .map(|folder| folder.join("faketime/libfaketimeMT.so.1"));
+    let library = places.find(|place| place.exists());
+    command
+        .env("LD_PRELOAD", library.expect("libfaketime is installed"))
+        .env("FAKETIME", offset)
+        // Only what is asked for the time of day: a span is a span on any clock.
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
 }
 
 /// A process of the service under test.
