@@ -196,7 +196,8 @@ async fn main() -> Result<(), Error> {
         inbox: Inbox::new(&schema),
     };
     let spec = ConsumerSpec::new(stream(), "sales");
-    supervisor.start(Consumer::new("bookshop.sales", bus, spec, sales));
+    let consumer = Consumer::new("bookshop.sales", bus, spec, sales);
+    supervisor.start(consumer.remembering(pool.clone(), &schema));
 
     supervisor.start(Upkeep::new(pool, &schema));
 

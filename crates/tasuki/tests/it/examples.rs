@@ -44,8 +44,19 @@ async fn tells(name: &str, line: &str) {
 }
 
 #[tokio::test]
+async fn admin_tells_how_the_queues_are() {
+    let line = r#"tasuki_queue_waiting_rows{schema="admin_example",queue="reports"} 2"#;
+    tells("admin", line).await;
+}
+
+#[tokio::test]
 async fn batch_shares_transactions_and_fails_only_the_bad_command() {
     tells("batch", "1000 votes in").await;
+}
+
+#[tokio::test]
+async fn bus_delivers_retries_and_gives_up_as_the_verdicts_say() {
+    told_by(example("bus"), "delivered: 3, stopped: Finished").await;
 }
 
 #[tokio::test]
@@ -66,6 +77,11 @@ async fn idempotency_layer_refuses_another_request_with_the_key() {
 #[tokio::test]
 async fn inbox_absorbs_duplicates() {
     tells("inbox", "payments: 3").await;
+}
+
+#[tokio::test]
+async fn the_guides_jobs_are_done_once_and_a_dead_one_is_told_of() {
+    tells("guide_jobs", "none: that is no address").await;
 }
 
 #[tokio::test]
@@ -217,11 +233,16 @@ async fn the_guides_service_counts_an_order_once_however_often_it_is_sent_and_de
 }
 
 #[test]
-fn every_piece_of_rust_in_the_guide_is_a_piece_of_the_example() {
-    let guide = crate_root().join("../../docs/start/outbox-in-ten-minutes.md");
+fn every_piece_of_rust_in_a_guide_is_a_piece_of_its_example() {
+    made_of("outbox-in-ten-minutes.md", "guide.rs");
+    made_of("jobs.md", "guide_jobs.rs");
+}
+
+fn made_of(guide: &str, example: &str) {
+    let guide = crate_root().join("../../docs/start").join(guide);
     let guide = std::fs::read_to_string(guide).unwrap();
-    let code = std::fs::read_to_string(crate_root().join("examples/guide.rs")).unwrap();
-    let code = without_indentation(&code);
+    let code = crate_root().join("examples").join(example);
+    let code = without_indentation(&std::fs::read_to_string(code).unwrap());
     let pieces: Vec<_> = guide
         .split("```rust\n")
         .skip(1)
@@ -231,7 +252,7 @@ fn every_piece_of_rust_in_the_guide_is_a_piece_of_the_example() {
     for piece in pieces {
         assert!(
             code.contains(&without_indentation(piece)),
-            "not in guide.rs:\n{piece}"
+            "not in {example}:\n{piece}"
         );
     }
 }
