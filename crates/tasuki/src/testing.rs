@@ -8,36 +8,54 @@
 #[cfg(feature = "testing")]
 use std::sync::{Mutex, PoisonError};
 
-/// The point to die at, and how often it is still to be passed alive.
 #[cfg(feature = "testing")]
-static ARMED: Mutex<Option<(String, u32)>> = Mutex::new(None);
+use rustix::process::{Signal, getpid, kill_process};
+
+/// What happens at which point, and how often that is still to be passed before.
+#[cfg(feature = "testing")]
+static ARMED: Mutex<Option<(String, u32, Signal)>> = Mutex::new(None);
 
 /// Arms the crash point `name`: the process dies when it is reached for the `nth` time (1 is
 /// the first).
 #[cfg(feature = "testing")]
 pub fn crash_at(name: &str, nth: u32) {
-    *ARMED.lock().unwrap_or_else(PoisonError::into_inner) = Some((name.to_owned(), nth));
+    arm(name, nth, Signal::KILL);
+}
+
+/// As [`crash_at`], but the process stops there until somebody lets it continue (SIGCONT), as if its
+/// machine had slept.
+#[cfg(feature = "testing")]
+pub fn pause_at(name: &str, nth: u32) {
+    arm(name, nth, Signal::STOP);
+}
+
+#[cfg(feature = "testing")]
+fn arm(name: &str, nth: u32, signal: Signal) {
+    *ARMED.lock().unwrap_or_else(PoisonError::into_inner) = Some((name.to_owned(), nth, signal));
 }
 
 /// Dies here if a test has asked for it.
 #[cfg(feature = "testing")]
 pub(crate) fn crash_point(name: &str) {
     let mut armed = ARMED.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some((at, passes)) = armed.as_mut() else {
+    let Some((at, passes, signal)) = armed.as_mut() else {
         return;
     };
-    if at != name {
+    if at != name || *passes == 0 {
         return;
     }
-    *passes = passes.saturating_sub(1);
+    *passes -= 1;
     if *passes == 0 {
-        let me = rustix::process::getpid();
-        // The signal ends the process before this returns.
-        if rustix::process::kill_process(me, rustix::process::Signal::KILL).is_err() {
+        let signal = *signal;
+        drop(armed);
+        // The signal ends or stops the process before this returns.
+        if kill_process(getpid(), signal).is_err() {
             std::process::abort();
         }
-        loop {
-            std::thread::park();
+        if signal == Signal::KILL {
+            loop {
+                std::thread::park();
+            }
         }
     }
 }

@@ -42,6 +42,9 @@ struct Node {
     /// Where to die.
     #[arg(long)]
     crash_at: Option<String>,
+    /// Where to stop, until somebody lets it continue.
+    #[arg(long)]
+    pause_at: Option<String>,
     /// At which time of coming there.
     #[arg(long, default_value_t = 1)]
     nth: u32,
@@ -74,6 +77,9 @@ async fn main() -> Result<()> {
     let node = Node::parse();
     if let Some(point) = &node.crash_at {
         tasuki::testing::crash_at(point, node.nth);
+    }
+    if let Some(point) = &node.pause_at {
+        tasuki::testing::pause_at(point, node.nth);
     }
     if let Some(key) = &node.ask {
         println!("{}", work::answer(&node.pool().await?, key).await?);

@@ -61,14 +61,14 @@ async fn claims(site: &Site) -> HashMap<Uuid, Uuid> {
 #[tokio::test]
 async fn a_process_paused_beyond_its_lease_and_continued_changes_nothing_that_others_took() {
     let site = Site::open().await;
-    let stale = site.node(&["--job-takes", "500"]).await;
-    site.enqueue(50, 8).await;
+    // With the work done and nothing settled.
+    let stale = site.node(&["--pause-at", "lease.worked"]).await;
+    site.enqueue(0, 8).await;
     let first = eventually("it has claimed them", async || {
         let claims = claims(&site).await;
         (claims.len() == 8).then_some(claims)
     })
     .await;
-    stale.pause();
     let other = site.node(&["--job-takes", "4000"]).await;
     let second = eventually("another has them", async || {
         let claims = claims(&site).await;
@@ -85,9 +85,9 @@ async fn a_process_paused_beyond_its_lease_and_continued_changes_nothing_that_ot
     })
     .await;
     assert_eq!(claims(&site).await, second, "settled, renewed or failed");
-    site.comes_to_rest(50, 8).await;
+    site.comes_to_rest(0, 8).await;
     site.enqueue(50, 8).await;
-    site.comes_to_rest(100, 16).await;
+    site.comes_to_rest(50, 16).await;
     stale.stop().await;
     other.stop().await;
 }

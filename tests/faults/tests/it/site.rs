@@ -338,10 +338,6 @@ impl Node {
         self.is_killed().await;
     }
 
-    pub(crate) fn pause(&self) {
-        kill_process(self.pid(), Signal::STOP).unwrap();
-    }
-
     pub(crate) fn resume(&self) {
         kill_process(self.pid(), Signal::CONT).unwrap();
     }
