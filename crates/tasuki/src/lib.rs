@@ -104,6 +104,7 @@ pub use ids::uuid_v7;
 #[doc(inline)]
 pub use migrate::install as migrate;
 pub use schema::{InvalidSchema, Schema};
+pub use transaction::begin;
 
 /// What the macros of this crate expand to. Not an API.
 #[doc(hidden)]

@@ -48,7 +48,6 @@ pub(crate) fn crash_point(name: &str) {
     if *passes == 0 {
         let signal = *signal;
         drop(armed);
-        // The signal ends or stops the process before this returns.
         if kill_process(getpid(), signal).is_err() {
             std::process::abort();
         }
@@ -57,6 +56,8 @@ pub(crate) fn crash_point(name: &str) {
                 std::thread::park();
             }
         }
+        // The stop comes a moment after it was sent, and this thread must not go on until then.
+        std::thread::sleep(std::time::Duration::from_millis(200));
     }
 }
 

@@ -125,10 +125,9 @@ impl Queue {
 
     /// A worker of this queue, which [`Jobs::ring`] wakes.
     ///
-    /// It needs up to four connections of `pool` at a time: to claim, to renew, to settle, and now
-    /// and then to look for what was left behind. Give it a pool of its own, or one with four
-    /// connections more than the handlers can hold at once:
-    /// handlers that hold all of them keep their own leases from being renewed.
+    /// It opens up to four connections of its own, with the options of `pool`: to claim, to renew, to
+    /// settle, and now and then to look for what was left behind. Those of `pool` itself are for the
+    /// handlers.
     ///
     /// # Errors
     /// When the queue's name is invalid, or a kind has two handlers.
@@ -292,6 +291,10 @@ impl lease::Work for Work {
             },
         });
         Ok(held.collect())
+    }
+
+    fn expects_more(&self, rows: &[Claimed<Held>], limit: usize) -> bool {
+        rows.len() >= limit || self.watermark.owes_a_claim()
     }
 
     fn watermark(&self) -> Option<&Watermark> {

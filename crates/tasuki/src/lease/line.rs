@@ -49,6 +49,38 @@ impl Line {
     }
 }
 
+/// A line that is hung up if it is dropped in the middle of something.
+pub(crate) struct HungUp(Option<Line>);
+
+impl HungUp {
+    pub(crate) const fn unless_closed(line: Line) -> Self {
+        Self(Some(line))
+    }
+
+    #[expect(
+        clippy::expect_used,
+        reason = "only `close` takes the line, and takes this with it"
+    )]
+    pub(crate) fn connection(&mut self) -> &mut PgConnection {
+        self.0.as_mut().expect("it is open").connection()
+    }
+
+    pub(crate) async fn close(mut self) -> sqlx::Result<()> {
+        match self.0.take() {
+            Some(line) => line.close().await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for HungUp {
+    fn drop(&mut self) {
+        if let Some(line) = &mut self.0 {
+            line.hang_up();
+        }
+    }
+}
+
 /// Waits for the answer to a statement, but not for ever: a connection may have died unseen, and
 /// the next one may be well.
 pub(crate) async fn within<T>(

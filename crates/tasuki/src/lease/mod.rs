@@ -15,6 +15,7 @@
 //! beyond what the table's own pick says.
 
 mod line;
+mod own;
 mod owner;
 mod prefetch;
 mod runner;
@@ -37,7 +38,8 @@ pub use table::{Letter, Table};
 pub use watermark::{Look, Start, Watermark};
 pub use work::{Route, Settings, Unit, Work};
 
-pub(crate) use line::Line;
+pub(crate) use line::{Line, within};
+pub(crate) use own::OwnPool;
 
 /// One claim of one row: what every later word about it must show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

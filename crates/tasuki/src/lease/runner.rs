@@ -13,15 +13,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use time::OffsetDateTime;
 use tokio::sync::{AcquireError, Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::line::within;
+use super::line::{HungUp, within};
 use super::prefetch::Prefetch;
 use super::settle::{Desk, Ended};
-use super::{Claim, Claimed, Fence, Line, Look, Settings, Unit, Work, give_back};
+use super::{Claim, Claimed, Fence, Settings, Unit, Work, give_back};
 use crate::testing::crash_point;
 use crate::worker::{self, Tick, Wake, Worker, panic_message};
 
@@ -30,6 +29,8 @@ const HOLD_AT_MOST: usize = 2000;
 
 /// How long the first claim waits for the first look.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
+/// How long a look may take: it is better to begin another than to wait for a dead connection.
+const LOOK_LIMIT: Duration = Duration::from_secs(30);
 /// How long a row waits for a slot before it is given back.
 const SLOT_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -115,7 +116,9 @@ impl<W: Work> Runner<W> {
             let claimed = self.claim().await?;
             rows += claimed;
             self.wait().await;
-            if claimed == 0 {
+            // What a look finds may be due, too.
+            let looked = claimed == 0 && self.looking.lock().await.join_next().await.is_some();
+            if claimed == 0 && !looked {
                 return Ok(rows);
             }
         }
@@ -159,8 +162,7 @@ impl<W: Work> Runner<W> {
         let mut looking = self.looking.lock().await;
         while looking.try_join_next().is_some() {}
         if looking.is_empty() && watermark.wants_look() {
-            let look = watermark.look();
-            looking.spawn(Arc::clone(&self.shared).look(look));
+            looking.spawn(Arc::clone(&self.shared).look());
         }
         if watermark.is_blind() {
             timeout(FIRST_LOOK, looking.join_next()).await.ok();
@@ -186,7 +188,7 @@ impl<W: Work> Shared<W> {
             lease: settings.lease,
             limit: room,
         };
-        let mut line = Line::open(&settings.pool, settings.route).await?;
+        let mut line = self.desk.line().await?;
         let rows = self.desk.work.claim(line.connection(), &claim);
         let rows = within(self.desk.patience(), rows).await;
         let rows = rows.inspect_err(|_| line.hang_up())?;
@@ -201,31 +203,32 @@ impl<W: Work> Shared<W> {
     }
 
     /// Finds what was left behind, and lets claims begin there again.
-    async fn look(self: Arc<Self>, look: Look) {
-        let work = &self.desk.work;
-        match self.left_behind(&look).await {
-            Ok(first) => {
-                let earlier = work.watermark().is_some_and(|w| w.looked(&look, first));
-                if earlier {
-                    self.desk.wake.wake();
-                }
-            }
+    async fn look(self: Arc<Self>) {
+        match self.left_behind().await {
+            Ok(true) => self.desk.wake.wake(),
+            Ok(false) => {}
             Err(error) => tracing::warn!(
-                worker = work.name(),
+                worker = self.desk.work.name(),
                 error = &error as &(dyn std::error::Error + 'static),
                 "could not look for what was left behind, will retry",
             ),
         }
     }
 
-    async fn left_behind(&self, look: &Look) -> sqlx::Result<Vec<(usize, OffsetDateTime)>> {
-        let settings = &self.desk.settings;
-        let mut line = Line::open(&settings.pool, settings.route).await?;
-        let first = self.desk.work.look(line.connection(), look);
-        let first = within(self.desk.patience(), first).await;
-        let first = first.inspect_err(|_| line.hang_up())?;
+    /// Whether claims begin earlier now.
+    async fn left_behind(&self) -> sqlx::Result<bool> {
+        let work = &self.desk.work;
+        let Some(watermark) = work.watermark() else {
+            return Ok(false);
+        };
+        let line = self.desk.line().await?;
+        // A stop cuts a look wherever it is.
+        let mut line = HungUp::unless_closed(line);
+        let look = watermark.look();
+        let first = within(LOOK_LIMIT, work.look(line.connection(), &look)).await;
+        let first = first.inspect_err(|_| watermark.failed(&look))?;
         line.close().await?;
-        Ok(first)
+        Ok(watermark.looked(&look, first))
     }
 
     /// Keeps the leases of what is held, for as long as the runner lives.

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::line::within;
 use super::tally::Tally;
-use super::{Fence, Line, Outcome, Settings, Work, give_back};
+use super::{Fence, Line, Outcome, OwnPool, Settings, Work, give_back};
 use crate::testing::crash_point;
 use crate::transaction;
 use crate::worker::Wake;
@@ -27,6 +27,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 
 /// The least time that an answer of the database is waited for; or a lease, if that is longer.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Claim, renew, settle, look: a connection each at the most.
+const CONNECTIONS: u32 = 4;
 /// Deaths in one transaction: what their hooks do may take seconds each, and whatever has ended
 /// meanwhile waits.
 const BURIED_AT_ONCE: usize = 5;
@@ -38,6 +40,7 @@ pub(super) type Ended<D> = Vec<(Fence, Outcome<D>)>;
 pub(super) struct Desk<W: Work> {
     pub(super) work: W,
     pub(super) settings: Settings,
+    pool: OwnPool,
     pub(super) tally: Tally,
     held: Mutex<HashMap<Fence, Held>>,
     pile: Mutex<Ended<W::Done>>,
@@ -62,6 +65,7 @@ impl<W: Work> Desk<W> {
         Self {
             tally: Tally::new(work.name()),
             work,
+            pool: OwnPool::beside(settings.pool.clone(), CONNECTIONS),
             settings,
             held: Mutex::default(),
             pile: Mutex::default(),
@@ -173,8 +177,8 @@ impl<W: Work> Desk<W> {
         Ok(())
     }
 
-    async fn line(&self) -> sqlx::Result<Line> {
-        Line::open(&self.settings.pool, self.settings.route).await
+    pub(super) async fn line(&self) -> sqlx::Result<Line> {
+        Line::open(self.pool.get(), self.settings.route).await
     }
 
     /// Puts rows back that will be tried again.
@@ -190,7 +194,7 @@ impl<W: Work> Desk<W> {
 
     /// Puts rows back as dead, with what belongs to that.
     async fn kill(&self, dead: &[(Fence, Outcome<W::Done>)]) -> sqlx::Result<Vec<Uuid>> {
-        let mut dying = transaction::begin(&self.settings.pool).await?;
+        let mut dying = transaction::begin(self.pool.get()).await?;
         let settled = self.work.leases().put_back(&mut dying, dead).await?;
         self.bury(&mut dying, dead, &settled).await?;
         crash_point("lease.buried");

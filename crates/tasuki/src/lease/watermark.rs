@@ -30,6 +30,8 @@ const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 const SHARE: u32 = 20;
 /// A sweep that takes longer is none that claims should wait for.
 const DEAR: Duration = Duration::from_millis(25);
+/// A full claim of fewer rows is no backlog that is worth the risk of missing a late one.
+const BACKLOG: usize = 100;
 
 /// How far one worker has come, in each of its lanes (priorities, say).
 #[derive(Debug)]
@@ -39,8 +41,13 @@ pub struct Watermark(Mutex<Place>);
 struct Place {
     /// The furthest row of each that was claimed, or would have been; `None`: nobody knows.
     lanes: Vec<Option<OffsetDateTime>>,
-    /// The last claim was full: the next one goes on right behind it.
-    full: bool,
+    /// The last claim was cut in this lane, in the middle of a backlog: the next one goes on right
+    /// behind it.
+    cut: Option<usize>,
+    /// The last claim began without a margin and came to the end: one with a margin has to follow.
+    owes: bool,
+    /// Lanes that a look has set back.
+    set_back: Vec<bool>,
     /// When it is time to find out what was left behind.
     due: Instant,
     dear: bool,
@@ -56,6 +63,7 @@ pub struct Start {
     /// The earliest due time to look at, per lane; `None`: a minute ago.
     pub from: Vec<Option<OffsetDateTime>>,
     sweep: bool,
+    exact: bool,
     began: Instant,
     setbacks: u64,
 }
@@ -75,7 +83,9 @@ impl Watermark {
     pub fn new(lanes: usize) -> Self {
         Self(Mutex::new(Place {
             lanes: vec![None; lanes],
-            full: false,
+            cut: None,
+            owes: false,
+            set_back: vec![false; lanes],
             due: Instant::now(),
             dear: true,
             blind: true,
@@ -93,17 +103,18 @@ impl Watermark {
         let place = self.place();
         let began = Instant::now();
         let sweep = !place.dear && began >= place.due;
-        let margin = if place.full { Duration::ZERO } else { MARGIN };
-        let from = place.lanes.iter().map(|furthest| {
+        let from = place.lanes.iter().enumerate().map(|(lane, furthest)| {
             if sweep {
-                Some(OffsetDateTime::UNIX_EPOCH)
-            } else {
-                furthest.map(|furthest| (furthest - margin).max(OffsetDateTime::UNIX_EPOCH))
+                return Some(OffsetDateTime::UNIX_EPOCH);
             }
+            let is_cut = place.cut == Some(lane);
+            let margin = if is_cut { Duration::ZERO } else { MARGIN };
+            furthest.map(|furthest| (furthest - margin).max(OffsetDateTime::UNIX_EPOCH))
         });
         Start {
             from: from.collect(),
             sweep,
+            exact: !sweep && place.cut.is_some(),
             began,
             setbacks: place.setbacks,
         }
@@ -123,24 +134,34 @@ impl Watermark {
             // It began beyond rows that a look has found since.
             return;
         }
-        place.full = full;
+        let rows: Vec<_> = rows.into_iter().collect();
+        let last = rows.iter().map(|(lane, _)| *lane).max();
+        place.cut = last.filter(|_| full && rows.len() >= BACKLOG);
+        place.owes = start.exact && !full;
         if start.sweep {
             place.took(start.began.elapsed());
         }
-        let rows: Vec<_> = rows.into_iter().collect();
-        if start.sweep && full {
-            // Where it was cut, more are waiting behind these, before the place that we had
-            // come to. The lanes before that were walked to their ends.
-            let last = rows.iter().map(|(lane, _)| *lane).max();
-            if let Some(cut) = last.and_then(|lane| place.lanes.get_mut(lane)) {
-                *cut = None;
+        if let (true, true, Some(cut)) = (start.sweep, full, last) {
+            // More are waiting behind these, before the place that we had come to, and behind the
+            // cut nobody has looked. The lanes before it were walked to their ends.
+            for (lane, furthest) in place.lanes.iter_mut().enumerate().skip(cut) {
+                *furthest = (lane > cut).then_some(OffsetDateTime::UNIX_EPOCH);
             }
+        }
+        if !full {
+            place.forgive_setbacks(&rows);
         }
         for (lane, due) in rows {
             if let Some(furthest) = place.lanes.get_mut(lane) {
                 *furthest = (*furthest).max(Some(due));
             }
         }
+    }
+
+    /// Whether another claim should follow at once, though this one was not full.
+    #[must_use]
+    pub fn owes_a_claim(&self) -> bool {
+        self.place().owes
     }
 
     /// The claim that began at `start` left nothing that was due at `now`, by the database's
@@ -169,7 +190,7 @@ impl Watermark {
         self.place().blind
     }
 
-    /// Begins a look. One that is never [told](Self::looked) is repeated after a while.
+    /// Begins a look. One that is never [told](Self::looked) of is repeated after a while.
     #[must_use]
     pub fn look(&self) -> Look {
         let mut place = self.place();
@@ -197,12 +218,32 @@ impl Watermark {
                 *furthest = Some(furthest.map_or(due, |furthest| furthest.min(due)));
                 place.setbacks += 1;
             }
+            if let Some(set_back) = place.set_back.get_mut(lane) {
+                *set_back = true;
+            }
         }
         place.setbacks > before
+    }
+
+    /// `look` could not be ended. The next one waits for as long as this one took, at least.
+    pub fn failed(&self, look: &Look) {
+        let pause = look.began.elapsed().max(AT_LEAST_EVERY);
+        self.place().due = Instant::now() + pause;
     }
 }
 
 impl Place {
+    /// A claim has walked every lane to its end. What a look had found in those without `rows`,
+    /// others have taken: nothing is left there that would have to be walked over again.
+    fn forgive_setbacks(&mut self, rows: &[(usize, OffsetDateTime)]) {
+        let lanes = self.lanes.iter_mut().zip(&mut self.set_back).enumerate();
+        for (lane, (furthest, set_back)) in lanes {
+            if std::mem::take(set_back) && rows.iter().all(|(row, _)| *row != lane) {
+                *furthest = None;
+            }
+        }
+    }
+
     /// A sweep, or a look, has taken so long: when the next one is due, and which it is to be.
     fn took(&mut self, elapsed: Duration) {
         self.due = Instant::now() + (elapsed * SHARE).clamp(EVERY, AT_LEAST_EVERY);
@@ -242,12 +283,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_claim_goes_on_right_behind_a_full_one() {
+    async fn in_a_backlog_a_claim_goes_on_right_behind_the_last_and_one_with_a_margin_ends_it() {
+        let mark = cheap(2);
+        mark.reached(&mark.start(), false, [(0, at(90))]);
+        mark.reached(&mark.start(), true, [(1, at(70)); BACKLOG]);
+        assert_eq!(mark.start().from, [behind(90), Some(at(70))]);
+        assert!(!mark.owes_a_claim());
+        mark.reached(&mark.start(), false, [(1, at(71))]);
+        assert!(mark.owes_a_claim());
+        assert_eq!(mark.start().from, [behind(90), behind(71)]);
+        mark.reached(&mark.start(), false, []);
+        assert!(!mark.owes_a_claim());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_small_claim_is_no_backlog_however_full_it_is() {
         let mark = cheap(1);
         mark.reached(&mark.start(), true, [(0, at(70))]);
-        assert_eq!(mark.start().from, [Some(at(70))]);
-        mark.reached(&mark.start(), false, [(0, at(71))]);
-        assert_eq!(mark.start().from, [behind(71)]);
+        assert_eq!(mark.start().from, [behind(70)]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -287,6 +340,23 @@ mod tests {
         assert!(!mark.wants_look());
         tokio::time::advance(AT_LEAST_EVERY).await;
         assert!(mark.wants_look());
+
+        let slow = mark.look();
+        tokio::time::advance(AT_LEAST_EVERY * 3).await;
+        mark.failed(&slow);
+        tokio::time::advance(AT_LEAST_EVERY * 2).await;
+        assert!(!mark.wants_look(), "it must not look all the time");
+        tokio::time::advance(AT_LEAST_EVERY).await;
+        assert!(mark.wants_look());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_others_took_meanwhile_sets_nobody_back_for_long() {
+        let mark = cheap(1);
+        mark.reached(&mark.start(), false, [(0, at(70))]);
+        assert!(mark.looked(&mark.look(), [(0, at(20))]));
+        mark.reached(&mark.start(), false, []);
+        assert_eq!(mark.start().from, [None]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -318,7 +388,6 @@ mod tests {
         mark.reached(&mark.start(), false, rows);
         tokio::time::advance(EVERY).await;
         mark.reached(&mark.start(), true, [(0, at(60)), (1, at(20))]);
-        let places = [Some(at(70)), Some(at(20)), Some(at(70))];
-        assert_eq!(mark.start().from, places);
+        assert_eq!(mark.start().from, [behind(70), behind(20), Some(at(0))]);
     }
 }

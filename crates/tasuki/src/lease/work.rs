@@ -115,7 +115,8 @@ pub enum Route {
 /// How a [`Runner`](super::Runner) works.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where claims, renewals and settlements go.
+    /// Where claims, renewals and settlements go: over connections of their own, with the options of
+    /// this pool.
     pub pool: PgPool,
     /// How that pool reaches PostgreSQL.
     pub route: Route,

@@ -26,7 +26,7 @@ use uuid::Uuid;
 use super::Outbox;
 use super::store::{Store, Stored};
 use crate::bus::{StreamError, StreamSpec, StreamState, Streams};
-use crate::lease::{Line, Route};
+use crate::lease::{Line, OwnPool, Route};
 use crate::testing::crash_point;
 use crate::worker::{self, Tick, Wake, Worker};
 
@@ -50,7 +50,7 @@ pub struct Reconciler<B> {
     name: String,
     outbox: Outbox,
     bus: Arc<B>,
-    pool: PgPool,
+    pool: OwnPool,
     route: Route,
     streams: Vec<StreamSpec>,
     poll: Duration,
@@ -125,7 +125,7 @@ impl<B: Streams> Reconciler<B> {
             name: name.to_owned(),
             outbox: outbox.clone(),
             bus,
-            pool,
+            pool: OwnPool::beside(pool, 1),
             route: Route::Direct,
             streams,
             poll: Duration::from_secs(5),
@@ -374,7 +374,7 @@ impl<B: Streams> Reconciler<B> {
     }
 
     async fn line(&self) -> sqlx::Result<Line> {
-        Line::open(&self.pool, self.route).await
+        Line::open(self.pool.get(), self.route).await
     }
 
     fn tell(&self, stream: &str, sent: u64) {

@@ -47,7 +47,7 @@ const BLOCKED_CLAIMS: usize = 8;
 pub struct RelaySettings {
     /// `<service>.outbox`: names the worker.
     pub name: String,
-    /// Where claims and settlements go.
+    /// Where claims and settlements go: over connections of their own, with the options of this pool.
     pub pool: PgPool,
     /// How that pool reaches PostgreSQL.
     pub route: Route,
@@ -439,7 +439,8 @@ impl<P: Publisher> Work for Relay<P> {
     fn expects_more(&self, rows: &[Claimed<EventRow>], limit: usize) -> bool {
         let state = self.state();
         // While nobody answers, one claim per poll is enough to find out.
-        !state.is_deserted() && (rows.len() >= limit || (!rows.is_empty() && state.more_keys))
+        let more = rows.len() >= limit || (!rows.is_empty() && state.more_keys);
+        !state.is_deserted() && (more || self.watermark.owes_a_claim())
     }
 
     fn frees_others(&self, done: &[(Fence, Published)]) -> bool {

@@ -28,7 +28,16 @@ pub(crate) type Transaction = sqlx::Transaction<'static, Postgres>;
 /// another default, and what waits for a lock must see what its last holder wrote.
 pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
-pub(crate) async fn begin(pool: &PgPool) -> sqlx::Result<Transaction> {
+/// Begins a transaction, as `pool.begin()` does, but may be dropped at any await.
+///
+/// Whatever can be cut should begin with this: a job's handler at its timeout, a request when its
+/// client hangs up. A `pool.begin()` that is dropped while it waits for the server returns its
+/// connection to the pool inside a transaction, and the next statement on it is one that nobody
+/// will commit. This one goes on in the background until there is a transaction to roll back.
+///
+/// # Errors
+/// When the pool has no connection, or the database can't begin.
+pub async fn begin(pool: &PgPool) -> sqlx::Result<sqlx::Transaction<'static, Postgres>> {
     begin_with(pool, BEGIN.into_sql_str()).await
 }
 

@@ -105,7 +105,7 @@ impl Table<'_> {
         if look.default_bytes() > DEFAULT_LIMIT_BYTES {
             // Each attachment is a scan that writers wait for. After the next range nobody writes
             // to the default partition any more, and nobody waits.
-            horizon = horizon.min(live_for(&self.rule.by) + span_of(self.rule.width));
+            horizon = horizon.min(span_of(self.rule.width));
         }
         let until = now.saturating_add(horizon);
         let start = cursor.unwrap_or(now);
@@ -231,7 +231,7 @@ impl Table<'_> {
             );
             return Ok(Step::Postponed);
         }
-        if is_live && default_bytes > DEFAULT_LIMIT_BYTES {
+        if range.from <= look.turn.now && default_bytes > DEFAULT_LIMIT_BYTES {
             return Ok(Step::Did(Filled::Left(range.to)));
         }
         if is_live {

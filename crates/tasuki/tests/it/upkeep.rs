@@ -361,8 +361,8 @@ async fn a_large_default_partition_keeps_the_present_and_fills_no_further() {
     let in_default = async || count(&db.pool, "app.outbox_published_default").await;
     assert_eq!(partitions(&db.pool, "outbox_published").await.len(), 1);
     let next = r"SELECT substring(pg_get_expr(relpartbound, oid) FROM $$FROM \('([^']+)'$$)::timestamptz
-         FROM pg_class WHERE relispartition AND relkind = 'r' AND relname LIKE 'outbox_published_2%'";
-    publish(&db.pool, next).await;
+         FROM pg_class WHERE relispartition AND relkind = 'r' AND relname LIKE 'outbox\_published\_p%'";
+    assert_eq!(publish(&db.pool, next).await, 1);
     assert_eq!(in_default().await, 8500);
     let same = "SELECT min(published_at) FROM app.outbox_published_default";
     publish(&db.pool, same).await;

@@ -46,6 +46,7 @@ use self::store::{Place, Places};
 use self::watch::Open;
 use super::{ConsumerSpec, Delivery, Streams, Subscriber, Subscription};
 use crate::Schema;
+use crate::lease::Route;
 use crate::testing::crash_point;
 use crate::worker::{Error, Tick, Worker};
 
@@ -148,6 +149,15 @@ impl<B: Subscriber + Streams, H: Handler> Consumer<B, H> {
         self
     }
 
+    /// The same, where the pool of [`remembering`](Self::remembering) reaches PostgreSQL by `route`.
+    #[must_use]
+    pub fn through(mut self, route: Route) -> Self {
+        if let Some(places) = &mut self.places {
+            places.route = route;
+        }
+        self
+    }
+
     /// Writes down how far this batch goes.
     async fn remember(&self, created_at: OffsetDateTime, batch: &[Delivery]) -> Result<(), Error> {
         if let (Some(places), Some((sequence, id))) = (&self.places, watch::furthest(batch)) {
@@ -174,13 +184,8 @@ impl<B: Subscriber + Streams, H: Handler> Consumer<B, H> {
         for traceparent in traces.collect::<HashSet<_>>() {
             (self.link)(&span, traceparent);
         }
-        let handled = self.handle(&batch).instrument(span).await;
+        let handled = self.handle(created_at, &batch).instrument(span).await;
         crash_point("consumer.handled");
-        // Before the broker is told: what it believes to be read, we know of.
-        let handled = match handled {
-            Ok(verdicts) => self.remember(created_at, &batch).await.map(|()| verdicts),
-            Err(error) => Err(error),
-        };
         let (verdicts, failure) = match handled {
             Ok(verdicts) if verdicts.len() == batch.len() => (verdicts, None),
             Ok(verdicts) => {
@@ -196,9 +201,19 @@ impl<B: Subscriber + Streams, H: Handler> Consumer<B, H> {
     }
 
     /// Runs the handler, and tells the broker meanwhile that the batch is alive.
-    async fn handle(&self, batch: &[Delivery]) -> Result<Vec<Verdict>, Error> {
+    async fn handle(
+        &self,
+        created_at: OffsetDateTime,
+        batch: &[Delivery],
+    ) -> Result<Vec<Verdict>, Error> {
+        let handled = async {
+            let verdicts = self.handler.handle(batch).await?;
+            // Before the broker is told: what it believes to be read, we know of.
+            self.remember(created_at, batch).await?;
+            Ok(verdicts)
+        };
         // A handler that panicked has left nothing behind that a crash would not.
-        let handled = AssertUnwindSafe(self.handler.handle(batch)).catch_unwind();
+        let handled = AssertUnwindSafe(handled).catch_unwind();
         let alive = keep_alive(batch, self.spec.ack_wait / 3);
         match select(std::pin::pin!(handled), std::pin::pin!(alive)).await {
             Either::Left((Ok(verdicts), _)) => verdicts,

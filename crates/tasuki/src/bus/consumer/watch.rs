@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::store::Places;
+use super::store::{Place, Places};
 use crate::bus::metrics::{PENDING_MESSAGES, RESTARTS_TOTAL};
 use crate::bus::{ConsumerSpec, Delivery, StreamError, Streams, Subscriber, Subscription};
 use crate::worker::Error;
@@ -127,10 +127,16 @@ impl<S: Subscription> Open<S> {
                 stream = &*spec.stream.name,
                 "the stream has lost messages that were read, reading it from its beginning",
             );
-            if let Some(places) = places {
-                places.forget(spec).await?;
-            }
             opened = bus.restart(spec).await?;
+            // Only now: whoever dies in between leaves behind what tells the next one.
+            if let (Some(places), Some((sequence, id))) = (places, self.last) {
+                let place = Place {
+                    created_at,
+                    sequence,
+                    id,
+                };
+                places.forget(spec, &place).await?;
+            }
             self.last = None;
             count_restart(spec);
         }

@@ -98,6 +98,71 @@ async fn a_worker_that_reclaims_its_own_job_is_fenced_from_its_own_past() {
     assert_eq!(supervisor.stop(GRACE).await, Stopped::Finished);
 }
 
+/// A pool with one connection to the database of `bench`.
+async fn one_connection(bench: &Bench) -> PgPool {
+    let options = sqlx::postgres::PgPoolOptions::new().max_connections(1);
+    let one = options.connect(&bench.db.url()).await;
+    one.unwrap()
+}
+
+#[tokio::test]
+async fn a_connection_that_a_handler_left_in_a_transaction_is_none_of_the_workers() {
+    let bench = Bench::new().await;
+    let pool = one_connection(&bench).await;
+    let shared = pool.clone();
+    let registry = Registry::new().on::<Task, _>(move |_, _| {
+        let pool = shared.clone();
+        async move {
+            // As a begin does that is dropped before it is answered.
+            let mut connection = pool.acquire().await?;
+            sqlx::query("BEGIN").execute(&mut *connection).await?;
+            Ok::<(), Failure>(())
+        }
+    });
+    let worker = default_queue()
+        .concurrency(1)
+        .worker(&bench.jobs, &pool, &registry)
+        .unwrap();
+    for name in ["a", "b", "c"] {
+        bench.push(&task(name)).await;
+    }
+    worker.drain().await.unwrap();
+    assert_eq!(bench.left().await, 0, "what is settled is committed");
+}
+
+#[tokio::test]
+async fn handlers_that_hold_every_connection_do_not_hold_up_the_worker() {
+    let bench = Bench::new().await;
+    let pool = one_connection(&bench).await;
+    let (gate, shared) = (Gate::default(), pool.clone());
+    let inside = gate.clone();
+    let registry = Registry::new().on::<Task, _>(move |job: Task, _| {
+        let (gate, pool) = (inside.clone(), shared.clone());
+        async move {
+            if job.name == "greedy" {
+                let _held = pool.acquire().await?;
+                gate.pass().await;
+            }
+            Ok::<(), Failure>(())
+        }
+    });
+    let supervisor = start(
+        default_queue()
+            .worker(&bench.jobs, &pool, &registry)
+            .unwrap(),
+    );
+    bench.push(&task("greedy")).await;
+    gate.begun.notified().await;
+    bench.push(&task("modest")).await;
+    eventually("the other one is done", async || {
+        (bench.left().await == 1).then_some(())
+    })
+    .await;
+    gate.open.notify_one();
+    assert_eq!(supervisor.stop(GRACE).await, Stopped::Finished);
+    assert_eq!(bench.left().await, 0);
+}
+
 #[tokio::test]
 async fn a_job_that_outlives_its_lease_is_renewed_and_runs_once() {
     let bench = Bench::new().await;
