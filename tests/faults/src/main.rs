@@ -60,6 +60,9 @@ struct Node {
     /// Enqueues a job every hour, too.
     #[arg(long)]
     hourly: bool,
+    /// Prints the seconds since 1970 by its own clock instead, and ends.
+    #[arg(long)]
+    time: bool,
     /// Answers one request with this idempotency key instead, prints the answer and ends.
     #[arg(long)]
     ask: Option<String>,
@@ -80,6 +83,10 @@ async fn main() -> Result<()> {
     }
     if let Some(point) = &node.pause_at {
         tasuki::testing::pause_at(point, node.nth);
+    }
+    if node.time {
+        println!("{}", Clock::system().now().unix_timestamp());
+        return Ok(());
     }
     if let Some(key) = &node.ask {
         println!("{}", work::answer(&node.pool().await?, key).await?);

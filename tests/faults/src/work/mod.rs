@@ -24,7 +24,7 @@ pub(crate) struct Effects {
 impl Handler for Effects {
     async fn handle(&self, batch: &[Delivery]) -> Result<Vec<Verdict>, worker::Error> {
         let ids: Vec<Uuid> = batch.iter().filter_map(|delivery| delivery.id).collect();
-        let mut tx = self.pool.begin().await?;
+        let mut tx = tasuki::begin(&self.pool).await?;
         let arrivals = self.inbox.record_all(&mut tx, "effects", &ids).await?;
         let new = ids
             .iter()
@@ -111,7 +111,7 @@ impl JobHandler<Payment> for Pay {
     async fn run(&self, _job: Payment, context: Context) -> Result<(), Failure> {
         // sleep: the work itself, as long as the test says
         tokio::time::sleep(self.takes).await;
-        let mut tx = self.pool.begin().await?;
+        let mut tx = tasuki::begin(&self.pool).await?;
         store::effect_of_job(&mut tx, context.id().as_uuid()).await?;
         tx.commit().await?;
         Ok(())

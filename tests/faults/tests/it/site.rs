@@ -238,8 +238,16 @@ impl Site {
             .map(|(id, key, seq)| (*id, (key.as_str(), *seq)))
             .collect();
         assert!(!keyed.is_empty());
+        let messages = eventually_within(REST, "all are in the stream", async || {
+            // A replica that has just started is asked, too, and catches up.
+            let messages = self.messages().await;
+            let all: HashSet<&Uuid> = messages.iter().collect();
+            let complete = keyed.keys().all(|id| all.contains(id));
+            complete.then_some(messages)
+        })
+        .await;
         let (mut seen, mut last) = (HashSet::new(), HashMap::new());
-        for id in self.messages().await {
+        for id in messages {
             if let Some((key, seq)) = keyed.get(&id)
                 && seen.insert(id)
             {
