@@ -6,8 +6,38 @@ use crate::{Finding, Tree};
 
 const FILE: &str = "docs/guarantees.md";
 
-/// Checks the last column of every table in `docs/guarantees.md`.
+/// What precedes the names of tests in a decision.
+const HELD_BY: &str = "Held by:";
+
+/// Checks the last column of every table in `docs/guarantees.md`, and what every decision says it
+/// is held by.
 pub fn check(tree: &Tree) -> Vec<Finding> {
+    [promises(tree), decisions(tree)].concat()
+}
+
+/// The tests that decisions name.
+fn decisions(tree: &Tree) -> Vec<Finding> {
+    let tests = functions(tree);
+    let decisions = tree.files().iter();
+    let decisions = decisions.filter(|file| file.path.starts_with("docs/adr/"));
+    let mut findings = Vec::new();
+    for file in decisions {
+        let Some((before, held_by)) = file.text.split_once(HELD_BY) else {
+            continue;
+        };
+        // Other things in code stand there, too; a test is a sentence.
+        let names = held_by.split('`').skip(1).step_by(2);
+        let sentences = names.filter(|name| name.matches('_').count() > 2);
+        for name in sentences.filter(|name| !tests.contains(name)) {
+            let message = format!("there is no test `{name}`");
+            let line = before.lines().count();
+            findings.push(Finding::new(&file.path, line, message));
+        }
+    }
+    findings
+}
+
+fn promises(tree: &Tree) -> Vec<Finding> {
     let Some(promises) = tree.files().iter().find(|file| file.path == FILE) else {
         return vec![Finding::new(FILE, 1, "promises are written here: make it")];
     };
@@ -103,6 +133,23 @@ mod tests {
     #[test]
     fn a_promise_without_a_test_is_found() {
         assert_eq!(table("| It holds. | somehow | |").len(), 1);
+    }
+
+    #[test]
+    fn a_decision_whose_test_is_gone_is_found() {
+        let decision = |test: &str| format!("# 1. So be it\n\nHeld by: `{test}`, `lib.rs`.\n");
+        let findings = |test: &str| {
+            let text = decision(test);
+            let sentence = "#[test]\nfn it_still_holds_today() {}\n";
+            let tree = [
+                (FILE, ""),
+                ("docs/adr/0001-so.md", text.as_str()),
+                ("crates/a/tests/it/main.rs", sentence),
+            ];
+            check(&Tree::of(&tree)).len()
+        };
+        assert_eq!(findings("it_still_holds_today"), 0);
+        assert_eq!(findings("it_has_held_before"), 1);
     }
 
     #[test]

@@ -47,6 +47,8 @@ async fn in_a_rolling_restart_under_load_no_row_waits_for_its_lease() {
     site.rests_within(Duration::from_secs(20), events, jobs)
         .await;
     for node in old {
+        // It has found the place of those before it, and the stream as they had left it.
+        assert!(!node.log().contains("from its beginning"), "{}", node.log());
         node.stop().await;
     }
 }
