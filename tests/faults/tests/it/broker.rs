@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use async_nats::jetstream::stream::ClusterInfo;
 use tasuki_stack::{Nats, NatsCluster};
 use tasuki_testkit::{breakable, eventually};
 
@@ -103,6 +104,11 @@ async fn when_the_leader_of_a_replicated_stream_is_killed_the_others_go_on() {
     let nodes = [site.node(&arguments).await, site.node(&arguments).await];
     let mut events = 0;
     for _ in 0..stretched(1, 10) {
+        // A group that is still being made has nobody yet who could take over.
+        site.enqueue(100, 0).await;
+        events += 100;
+        site.comes_to_rest(events, 0).await;
+        is_whole(&cluster, &site.stream).await;
         site.enqueue(300, 0).await;
         events += 300;
         let leader = eventually("the stream has a leader", async || {
@@ -120,6 +126,25 @@ async fn when_the_leader_of_a_replicated_stream_is_killed_the_others_go_on() {
     for node in nodes {
         node.stop().await;
     }
+}
+
+/// Waits until every replica of the stream, and of its durable, has all that its leader has.
+async fn is_whole(cluster: &NatsCluster, stream: &str) {
+    let node = cluster.nodes().first().unwrap();
+    let connecting = node.connect_options().connect(cluster.urls()).await;
+    let jetstream = async_nats::jetstream::new(connecting.unwrap());
+    let is_current = |cluster: Option<&ClusterInfo>| {
+        let replicas = cluster.map(|cluster| cluster.replicas.as_slice());
+        replicas.is_some_and(|all| all.len() == 2 && all.iter().all(|it| it.current && !it.offline))
+    };
+    eventually("every replica is current", async || {
+        let stream = jetstream.get_stream(stream).await.ok()?;
+        let durable = stream.consumer_info("effects").await.ok()?;
+        let whole = is_current(stream.cached_info().cluster.as_ref())
+            && is_current(durable.cluster.as_ref());
+        whole.then_some(())
+    })
+    .await;
 }
 
 fn copy_folder(from: &Path, to: &Path) {
