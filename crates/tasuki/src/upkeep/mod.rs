@@ -18,9 +18,10 @@
 //! writer of the table; so the partition is made alone and attached, which lets both go on.
 //! Attaching scans the DEFAULT partition, and locks it meanwhile: that is why it should stay
 //! small. A range that rows are being written to right now (only at the first start, or after an
-//! outage of this worker) is attached while writers are held for a moment: one that had already
-//! chosen the DEFAULT partition would be refused otherwise. Rows in DEFAULT that belong to the new
-//! partition move into it in the same transaction. If they are more than 10,000, or DEFAULT is
+//! outage of this worker) is attached while everybody is held for a moment: a writer that had
+//! already chosen the DEFAULT partition would be refused otherwise. Rows in DEFAULT that belong to
+//! the new partition move into it in the same transaction, and a reader that had already chosen
+//! its partitions would miss them. If they are more than 10,000, or DEFAULT is
 //! larger than 64 MB, the range is left to DEFAULT. The one that comes next is attached all the
 //! same, so that DEFAULT fills no further; writers wait for that scan, once. Above 1 GB a person
 //! has to choose the moment (`upkeep-behind`).

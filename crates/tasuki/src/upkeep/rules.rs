@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Error;
+use super::span::Width;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -35,7 +36,7 @@ pub enum By {
 pub struct Partitioned {
     pub(super) table: String,
     pub(super) by: By,
-    pub(super) width: Duration,
+    pub(super) width: Width,
     pub(super) keep: Duration,
     pub(super) ahead: u32,
 }
@@ -63,7 +64,7 @@ impl Partitioned {
         Self {
             table,
             by,
-            width: DAY,
+            width: Width::Fixed(DAY),
             keep: 30 * DAY,
             ahead: 3,
         }
@@ -73,7 +74,14 @@ impl Partitioned {
     /// oldest rows up to one width longer. Existing partitions stay as they are.
     #[must_use]
     pub const fn width(mut self, width: Duration) -> Self {
-        self.width = width;
+        self.width = Width::Fixed(width);
+        self
+    }
+
+    /// One partition for each month of the calendar, in UTC.
+    #[must_use]
+    pub const fn monthly(mut self) -> Self {
+        self.width = Width::Month;
         self
     }
 
@@ -93,7 +101,8 @@ impl Partitioned {
 
     /// How far from now the last partition must reach.
     pub(super) fn horizon(&self) -> Duration {
-        self.width.saturating_mul(self.ahead).clamp(DAY, LONGEST)
+        let width = self.width.longest();
+        width.saturating_mul(self.ahead).clamp(DAY, LONGEST)
     }
 
     /// The column that a row is in a partition by.
@@ -114,13 +123,16 @@ impl Partitioned {
 
     pub(super) fn check(&self) -> Result<(), Error> {
         check_names([&*self.table, self.key(), self.at()])?;
-        let whole = self.width.subsec_nanos() == 0 && self.width.as_secs().is_multiple_of(60);
-        if whole && self.width >= MINUTE && self.width <= LONGEST {
+        let Width::Fixed(width) = self.width else {
+            return Ok(());
+        };
+        let whole = width.subsec_nanos() == 0 && width.as_secs().is_multiple_of(60);
+        if whole && width >= MINUTE && width <= LONGEST {
             return Ok(());
         }
         Err(Error::Width {
             table: self.table.clone(),
-            width: self.width,
+            width,
         })
     }
 }
@@ -215,7 +227,7 @@ mod tests {
     fn the_rules_of_the_library_pass_their_own_check() {
         for rule in library_partitioned() {
             rule.check().unwrap();
-            assert!(rule.horizon() >= DAY && rule.horizon() >= 3 * rule.width);
+            assert!(rule.horizon() >= DAY && rule.horizon() >= 3 * rule.width.longest());
         }
         for rule in library_expiring() {
             rule.check().unwrap();

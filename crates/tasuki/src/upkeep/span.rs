@@ -23,6 +23,52 @@ impl Span {
     }
 }
 
+/// How much time one partition holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Width {
+    /// Ranges begin at multiples of this since 1970: midnight UTC for days.
+    Fixed(Duration),
+    /// A month of the calendar, in UTC.
+    Month,
+}
+
+impl Width {
+    /// As long as any partition is.
+    pub(super) const fn longest(self) -> Duration {
+        match self {
+            Self::Fixed(width) => width,
+            Self::Month => Duration::from_secs(31 * 24 * 60 * 60),
+        }
+    }
+
+    /// The last beginning of a range at or before `at`.
+    fn floor(self, at: OffsetDateTime) -> OffsetDateTime {
+        match self {
+            Self::Fixed(width) => {
+                let seconds = at.unix_timestamp();
+                let width = i64::try_from(width.as_secs()).unwrap_or(i64::MAX).max(1);
+                let start = seconds - seconds.rem_euclid(width);
+                OffsetDateTime::from_unix_timestamp(start).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+            }
+            Self::Month => {
+                let at = at.to_offset(time::UtcOffset::UTC);
+                let first = at.replace_day(1).unwrap_or(at);
+                first.replace_time(time::Time::MIDNIGHT)
+            }
+        }
+    }
+
+    /// The end of the range that begins at `start`.
+    fn end(self, start: OffsetDateTime) -> OffsetDateTime {
+        let end = start.saturating_add(span_of(self.longest()));
+        match self {
+            Self::Fixed(_) => end,
+            // A month and up to three days after its first: the first of the next one.
+            Self::Month => self.floor(end),
+        }
+    }
+}
+
 /// A range that a partition is to be made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Missing {
@@ -32,15 +78,14 @@ pub(super) struct Missing {
 
 /// The first range at or after `cursor` and before `until` that none of `spans` covers.
 ///
-/// Ranges begin at multiples of `width` since 1970 (midnight UTC for days); where partitions of
-/// another width are in the way, the range is cut to what is free.
+/// Where partitions of another width are in the way, the range is cut to what is free.
 pub(super) fn first_missing(
     spans: &[Span],
     cursor: OffsetDateTime,
     until: OffsetDateTime,
-    width: Duration,
+    width: Width,
 ) -> Option<Missing> {
-    let mut start = floor(cursor, width);
+    let mut start = width.floor(cursor);
     let mut at = cursor;
     while at < until {
         // The last partition that ends at or before here; what it holds is not free.
@@ -50,13 +95,13 @@ pub(super) fn first_missing(
             .fold(start, OffsetDateTime::max);
         if let Some(covering) = spans.iter().find(|span| span.covers(at)) {
             at = covering.to?;
-            start = floor(at, width);
+            start = width.floor(at);
             continue;
         }
         let after = spans.iter().filter_map(|span| span.from);
         let free_to = after
             .filter(|from| *from > at)
-            .fold(start.saturating_add(span_of(width)), OffsetDateTime::min);
+            .fold(width.end(start), OffsetDateTime::min);
         return Some(Missing {
             from: free_from,
             to: free_to,
@@ -75,14 +120,6 @@ pub(super) fn covered_until(spans: &[Span], now: OffsetDateTime) -> OffsetDateTi
         }
     }
     at
-}
-
-/// The last multiple of `width` since 1970 at or before `at`.
-fn floor(at: OffsetDateTime, width: Duration) -> OffsetDateTime {
-    let seconds = at.unix_timestamp();
-    let width = i64::try_from(width.as_secs()).unwrap_or(i64::MAX).max(1);
-    let start = seconds - seconds.rem_euclid(width);
-    OffsetDateTime::from_unix_timestamp(start).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
 /// `duration` as the calendar adds it.
@@ -120,6 +157,7 @@ mod tests {
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3600);
+    const HOURLY: Width = Width::Fixed(HOUR);
     const NOW: OffsetDateTime = datetime!(2026-11-15 14:25 UTC);
 
     fn span(from: OffsetDateTime, to: OffsetDateTime) -> Span {
@@ -130,7 +168,7 @@ mod tests {
     }
 
     /// Makes what is missing until nothing is, and says what was made.
-    fn fill(spans: &mut Vec<Span>, until: OffsetDateTime, width: Duration) -> Vec<Missing> {
+    fn fill(spans: &mut Vec<Span>, until: OffsetDateTime, width: Width) -> Vec<Missing> {
         let mut made = Vec::new();
         while let Some(missing) = first_missing(spans, NOW, until, width) {
             assert!(
@@ -145,14 +183,28 @@ mod tests {
 
     #[test]
     fn partitions_begin_at_whole_widths_and_leave_no_gap() {
-        let made = fill(&mut Vec::new(), NOW + 3 * HOUR, HOUR);
+        let made = fill(&mut Vec::new(), NOW + 3 * HOUR, HOURLY);
         assert_eq!(made.len(), 4);
         assert_eq!(made[0].from, datetime!(2026-11-15 14:00 UTC));
         assert!(made.windows(2).all(|pair| pair[0].to == pair[1].from));
         assert_eq!(made[3].to, datetime!(2026-11-15 18:00 UTC));
 
-        let day = fill(&mut Vec::new(), NOW, 24 * HOUR);
+        let day = fill(&mut Vec::new(), NOW, Width::Fixed(24 * HOUR));
         assert!(day.is_empty(), "nothing is wanted beyond now");
+    }
+
+    #[test]
+    fn months_are_those_of_the_calendar() {
+        let made = fill(
+            &mut Vec::new(),
+            datetime!(2027-04-01 0:00 UTC),
+            Width::Month,
+        );
+        let firsts: Vec<_> = made.iter().map(|month| suffix(month.from)).collect();
+        let wanted = ["202611", "202612", "202701", "202702", "202703"];
+        assert_eq!(firsts, wanted.map(|month| format!("_p{month}010000")));
+        assert!(made.windows(2).all(|pair| pair[0].to == pair[1].from));
+        assert_eq!(made[4].to, datetime!(2027-04-01 0:00 UTC));
     }
 
     #[test]
@@ -167,7 +219,7 @@ mod tests {
                 datetime!(2026-11-15 16:45 UTC),
             ),
         ];
-        let made = fill(&mut spans, NOW + 3 * HOUR, HOUR);
+        let made = fill(&mut spans, NOW + 3 * HOUR, HOURLY);
         let ranges: Vec<_> = made.iter().map(|range| (range.from, range.to)).collect();
         assert_eq!(
             ranges,
@@ -199,7 +251,7 @@ mod tests {
             from: None,
             to: None,
         };
-        assert_eq!(first_missing(&[all], NOW, NOW + HOUR, HOUR), None);
+        assert_eq!(first_missing(&[all], NOW, NOW + HOUR, HOURLY), None);
         assert_eq!(covered_until(&[all], NOW), NOW);
     }
 
@@ -216,7 +268,10 @@ mod tests {
                 }
                 at = to;
             }
-            let width = Duration::from_secs(60 * random.u64(1..300));
+            let width = match random.u64(0..300) {
+                0 => Width::Month,
+                minutes => Width::Fixed(Duration::from_secs(60 * minutes)),
+            };
             let until = NOW + 6 * HOUR;
             fill(&mut spans, until, width);
             assert!(covered_until(&spans, NOW) >= until);

@@ -105,7 +105,7 @@ impl Table<'_> {
         if look.default_bytes() > DEFAULT_LIMIT_BYTES {
             // Each attachment is a scan that writers wait for. After the next range nobody writes
             // to the default partition any more, and nobody waits.
-            horizon = horizon.min(span_of(self.rule.width));
+            horizon = horizon.min(span_of(self.rule.width.longest()));
         }
         let until = now.saturating_add(horizon);
         let start = cursor.unwrap_or(now);
@@ -238,8 +238,10 @@ impl Table<'_> {
             // Rows of this range may be on their way into the default partition at this moment.
             // A writer that waits for the default's lock while we attach would find, once it has
             // it, that its row does not belong there any more, and fail. Held here, before it
-            // looks for a partition, it finds the new one.
-            self.statements.lock_writers(tx).await?;
+            // looks for a partition, it finds the new one. A reader, too: one that has read which
+            // partitions there are and waits for the default's lock would look for rows that have
+            // moved where they were, and not where they are.
+            self.statements.lock_out(tx).await?;
         }
         let mut strays = 0;
         if let Some(default) = &look.layout.default {
@@ -249,7 +251,7 @@ impl Table<'_> {
             return Ok(Step::Did(Filled::Left(range.to)));
         }
         if strays > 0 && !is_live {
-            self.statements.lock_writers(tx).await?;
+            self.statements.lock_out(tx).await?;
         }
         let name = self.statements.create(tx, range).await?;
         if let Some(default) = &look.layout.default

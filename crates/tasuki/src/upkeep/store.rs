@@ -73,7 +73,7 @@ pub(super) struct Statements {
     parent: String,
     head: String,
     partitions: String,
-    lock_writers: String,
+    lock_out: String,
 }
 
 /// A partitioned table as it is.
@@ -106,7 +106,7 @@ impl Statements {
             parent: render("{schema}.{table}"),
             head: render(HEAD),
             partitions: render(&partitions.replace("{bounds}", BOUNDS)),
-            lock_writers: render(LOCK_WRITERS),
+            lock_out: render(LOCK_OUT),
         }
     }
 
@@ -156,9 +156,9 @@ impl Statements {
         }))
     }
 
-    /// Holds writers of the table until the end of the transaction; readers go on.
-    pub(super) async fn lock_writers(&self, connection: &mut PgConnection) -> sqlx::Result<()> {
-        run(connection, &self.lock_writers).await.map(drop)
+    /// Holds writers and readers of the table until the end of the transaction.
+    pub(super) async fn lock_out(&self, connection: &mut PgConnection) -> sqlx::Result<()> {
+        run(connection, &self.lock_out).await.map(drop)
     }
 
     /// Makes the partition for `range`, still apart from the table. Returns its name.
@@ -396,7 +396,7 @@ const PARTITIONS_BY_UUID: &str = "
 const PAGES: &str =
     "SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint";
 
-const LOCK_WRITERS: &str = "LOCK TABLE ONLY {schema}.{table} IN SHARE ROW EXCLUSIVE MODE";
+const LOCK_OUT: &str = "LOCK TABLE ONLY {schema}.{table} IN ACCESS EXCLUSIVE MODE";
 
 /// The columns that a row is written with.
 const COLUMNS: &str = "

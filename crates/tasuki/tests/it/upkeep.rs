@@ -652,3 +652,42 @@ async fn nothing_of_a_tick_that_was_cut_stays_behind() {
     .unwrap();
     assert_eq!(loose, 0);
 }
+
+/// Somebody who plans while rows move from the default partition would look for them in neither:
+/// he has read which partitions there are, and waits for the default one.
+#[tokio::test]
+async fn rows_that_move_into_their_partition_are_never_out_of_sight() {
+    let db = database().await;
+    publish(&db.pool, "SELECT now() FROM generate_series(1, 3000)").await;
+    let upkeep = upkeep(&db);
+    let ticking = async {
+        let mut ticked = upkeep.tick().await;
+        while partitions(&db.pool, "outbox_published").await.is_empty() {
+            ticked = upkeep.tick().await;
+        }
+        ticked
+    };
+    let (ticked, (), (), ()) = tokio::join!(
+        ticking,
+        read_on(&db, 3000),
+        read_on(&db, 3000),
+        read_on(&db, 3000)
+    );
+    ticked.unwrap();
+    assert_eq!(count(&db.pool, "app.outbox_published_default").await, 0);
+}
+
+/// Reads over and over until there are partitions.
+async fn read_on(db: &TestDb, wanted: i64) {
+    let mut connection = PgConnection::connect(&db.url()).await.unwrap();
+    while partitions(&db.pool, "outbox_published").await.len() < 3 {
+        for _ in 0..20 {
+            let seen: i64 = sqlx::query_scalar("SELECT count(*) FROM app.outbox_published")
+                .persistent(false)
+                .fetch_one(&mut connection)
+                .await
+                .unwrap();
+            assert_eq!(seen, wanted);
+        }
+    }
+}
