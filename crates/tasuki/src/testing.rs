@@ -36,7 +36,7 @@ fn arm(name: &str, nth: u32, signal: Signal) {
 
 /// Dies here if a test has asked for it.
 #[cfg(feature = "testing")]
-pub(crate) fn crash_point(name: &str) {
+pub fn crash_point(name: &str) {
     let mut armed = ARMED.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((at, passes, signal)) = armed.as_mut() else {
         return;
@@ -64,4 +64,4 @@ pub(crate) fn crash_point(name: &str) {
 /// Nothing, in a build without the feature `testing`.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
-pub(crate) const fn crash_point(_name: &str) {}
+pub const fn crash_point(_name: &str) {}

@@ -52,6 +52,51 @@ impl Message {
     }
 }
 
+/// A message as a stream holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stored {
+    /// The id it was published with, if that was a UUID.
+    pub id: Option<Uuid>,
+    /// Its subject.
+    pub subject: Arc<str>,
+    /// Its headers, by name.
+    pub headers: Vec<(String, String)>,
+    /// Its content.
+    pub payload: Bytes,
+    /// When it was stored, by the broker's clock.
+    pub published_at: OffsetDateTime,
+}
+
+impl Stored {
+    /// A message, as a bus of your own reports it.
+    #[must_use]
+    pub fn new(
+        id: Option<Uuid>,
+        subject: impl Into<Arc<str>>,
+        headers: Vec<(String, String)>,
+        payload: Bytes,
+        published_at: OffsetDateTime,
+    ) -> Self {
+        Self {
+            id,
+            subject: subject.into(),
+            headers,
+            payload,
+            published_at,
+        }
+    }
+
+    /// The value of the header `name`; names are compared without regard to case.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut headers = self.headers.iter();
+        headers
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
+    }
+}
+
 /// Where the broker says that it stored a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {

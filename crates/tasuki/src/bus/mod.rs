@@ -48,7 +48,7 @@ use uuid::Uuid;
 pub use self::consumer::{Consumer, Handler, Verdict};
 pub use self::delivery::{Delivered, Delivery, Settle, Settlement, Settling};
 pub use self::memory::{MemoryBus, MemorySubscription};
-pub use self::message::{Message, Position, PublishError};
+pub use self::message::{Message, Position, PublishError, Stored};
 #[cfg(feature = "nats")]
 pub use self::nats::{NatsBus, NatsSubscription};
 pub use self::spec::{ConsumerSpec, Difference, Storage, StreamError, StreamSpec, StreamState};
@@ -89,6 +89,13 @@ pub trait Streams: Send + Sync + 'static {
         stream: &str,
         sequences: &[u64],
     ) -> impl Future<Output = Result<Vec<Option<Uuid>>, StreamError>> + Send;
+
+    /// The message at `sequence`; `None` where there is none.
+    fn message_at(
+        &self,
+        stream: &str,
+        sequence: u64,
+    ) -> impl Future<Output = Result<Option<Stored>, StreamError>> + Send;
 
     /// Every message in `from..=to`, in order, with its sequence and its id; those whose id is
     /// no UUID are left out. Ends at the end of the stream, whatever `to` says.
@@ -140,6 +147,15 @@ pub trait Subscription: Send + Sync + 'static {
         0
     }
 
-    /// How many messages the durable has not delivered yet.
-    fn pending(&self) -> impl Future<Output = Result<u64, StreamError>> + Send;
+    /// How far the durable is.
+    fn progress(&self) -> impl Future<Output = Result<Progress, StreamError>> + Send;
+}
+
+/// How far a durable is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Messages that were not delivered yet.
+    pub pending: u64,
+    /// Every message up to this number is settled: acknowledged, or given up.
+    pub settled: u64,
 }

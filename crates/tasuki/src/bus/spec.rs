@@ -228,10 +228,14 @@ pub struct ConsumerSpec {
     pub ack_wait: Duration,
     /// How many deliveries may be open at once, over all processes.
     pub max_ack_pending: usize,
+    /// How often a message is delivered before the broker gives it up, and says so in an
+    /// advisory. `None`: until its age limit, so that no outage uses deliveries up.
+    pub max_deliver: Option<u32>,
 }
 
 impl ConsumerSpec {
-    /// A consumer of the whole stream: thirty seconds for a delivery, 10,000 open ones.
+    /// A consumer of the whole stream: thirty seconds for a delivery, 10,000 open ones, as many
+    /// deliveries as it takes.
     pub fn new(stream: StreamSpec, durable: impl Into<Arc<str>>) -> Self {
         Self {
             stream,
@@ -239,6 +243,7 @@ impl ConsumerSpec {
             filters: Vec::new(),
             ack_wait: 30 * SECOND,
             max_ack_pending: 10_000,
+            max_deliver: None,
         }
     }
 
@@ -263,8 +268,19 @@ impl ConsumerSpec {
         self
     }
 
+    /// The same, giving a message up after so many deliveries.
+    #[must_use]
+    pub fn max_deliver(mut self, deliveries: u32) -> Self {
+        self.max_deliver = Some(deliveries);
+        self
+    }
+
     /// What of `found` is not as this specification wants it.
     pub(super) fn differences(&self, found: &Self) -> Vec<Difference> {
+        let often = |spec: &Self| match spec.max_deliver {
+            Some(deliveries) => deliveries.to_string(),
+            None => "unlimited".to_owned(),
+        };
         let pairs = [
             ("filters", sorted(&self.filters), sorted(&found.filters)),
             (
@@ -277,6 +293,7 @@ impl ConsumerSpec {
                 self.max_ack_pending.to_string(),
                 found.max_ack_pending.to_string(),
             ),
+            ("max_deliver", often(self), often(found)),
         ];
         let differing = pairs
             .into_iter()

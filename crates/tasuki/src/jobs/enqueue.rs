@@ -183,14 +183,16 @@ impl Jobs {
     /// A worker that passes rings on to other processes, where a [`listener`](Self::listener) runs.
     #[must_use]
     pub fn ringer(&self, pool: &PgPool) -> Ringer {
-        Ringer::new("jobs.ringer", pool.clone(), self.channel(), &self.bell)
+        let name = format!("{}-ringer", self.channel());
+        Ringer::new(&name, pool.clone(), self.channel(), &self.bell)
     }
 
     /// A worker that wakes the queues of this process when a [`ringer`](Self::ringer) of another
     /// rings. It keeps one connection of `pool`, which must reach PostgreSQL directly.
     #[must_use]
     pub fn listener(&self, pool: &PgPool) -> Listener {
-        Listener::new("jobs.listener", pool.clone()).rings(self.channel(), &self.bell)
+        let name = format!("{}-listener", self.channel());
+        Listener::new(&name, pool.clone()).rings(self.channel(), &self.bell)
     }
 
     /// The channel between the two, for a [`Listener`] that hears several.

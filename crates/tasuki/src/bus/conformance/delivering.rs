@@ -93,7 +93,7 @@ pub async fn a_fetch_waits_for_the_first_message_and_no_longer<F: Fixture>(
     stored(&bus, messages(fixture, "a.x", 20)).await?;
     let at_once = timeout(SOON, subscription.fetch(10, Duration::from_secs(60))).await?;
     assert_eq!(at_once?.len(), 10);
-    assert_eq!(subscription.pending().await?, 10);
+    assert_eq!(subscription.progress().await?.pending, 10);
     Ok(())
 }
 
@@ -152,6 +152,48 @@ pub async fn a_message_that_was_given_up_does_not_come_again<F: Fixture>(
     one(&subscription).await?.term("not a grant").await?;
     let fetched = subscription.fetch(10, Duration::from_secs(1)).await?;
     assert!(fetched.is_empty(), "{fetched:?}");
+    Ok(())
+}
+
+/// A limit of deliveries gives a message up, and everything else goes on.
+pub async fn a_message_that_was_delivered_often_enough_does_not_come_again<F: Fixture>(
+    fixture: &F,
+) -> Result<(), Error> {
+    let bus = fixture.bus(Vec::new());
+    let spec = consumer(fixture).ack_wait(Duration::from_millis(500));
+    let subscription = bus.subscribe(&spec.max_deliver(2)).await?;
+    stored(&bus, messages(fixture, "a.x", 1)).await?;
+    for delivery in 1..=2 {
+        let delivered = one(&subscription).await?;
+        assert_eq!(delivered.deliveries, delivery);
+        delivered.nak(Duration::ZERO).await?;
+    }
+    let fetched = subscription.fetch(10, Duration::from_secs(1)).await?;
+    assert!(fetched.is_empty(), "{fetched:?}");
+    stored(&bus, messages(fixture, "a.x", 1)).await?;
+    one(&subscription).await?.ack().await?;
+    Ok(())
+}
+
+/// What is settled is known: acknowledged and given up alike, up to the first open one.
+pub async fn everything_below_the_first_open_message_is_settled<F: Fixture>(
+    fixture: &F,
+) -> Result<(), Error> {
+    let bus = fixture.bus(Vec::new());
+    let subscription = bus.subscribe(&consumer(fixture)).await?;
+    assert_eq!(subscription.progress().await?.settled, 0);
+    stored(&bus, messages(fixture, "a.x", 4)).await?;
+    let all = take(&subscription, 4).await?;
+    let [first, second, third, fourth] = &*all else {
+        return Err("four were published".into());
+    };
+    second.ack().await?;
+    assert_eq!(subscription.progress().await?.settled, 0);
+    first.term("no").await?;
+    assert_eq!(subscription.progress().await?.settled, 2);
+    fourth.ack().await?;
+    third.ack().await?;
+    assert_eq!(subscription.progress().await?.settled, 4);
     Ok(())
 }
 

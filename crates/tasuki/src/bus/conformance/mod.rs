@@ -69,6 +69,7 @@ macro_rules! bus_conformance {
             an_existing_stream_is_never_changed
             a_stream_that_does_not_exist_is_told_apart
             ids_are_found_where_they_were_stored
+            a_message_is_found_whole_where_it_was_stored
             a_range_of_ids_ends_with_the_stream_and_skips_what_was_deleted
             a_stream_that_was_made_again_has_another_creation_time
             a_delivery_carries_everything
@@ -76,6 +77,8 @@ macro_rules! bus_conformance {
             an_acknowledged_message_does_not_come_again
             a_message_comes_again_after_the_delay_that_was_asked_for
             a_message_that_was_given_up_does_not_come_again
+            a_message_that_was_delivered_often_enough_does_not_come_again
+            everything_below_the_first_open_message_is_settled
             an_unsettled_message_comes_again_unless_it_is_in_progress
             a_durable_goes_on_where_it_was_until_it_is_restarted
             two_subscriptions_of_a_durable_share_its_messages

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Fixture, ids, messages, sequences, spec, stored};
+use super::{Fixture, ids, message, messages, sequences, spec, stored};
 use crate::bus::{StreamError, StreamSpec, Streams};
 use crate::worker::Error;
 
@@ -50,6 +50,24 @@ pub async fn a_stream_that_does_not_exist_is_told_apart<F: Fixture>(
     );
     let bad = bus.ensure_stream(&StreamSpec::new("a.b", ["a"])).await;
     assert!(matches!(bad, Err(StreamError::Refused(_))), "{bad:?}");
+    Ok(())
+}
+
+/// A message can be read again by its number.
+pub async fn a_message_is_found_whole_where_it_was_stored<F: Fixture>(
+    fixture: &F,
+) -> Result<(), Error> {
+    let spec = spec(fixture, "a");
+    let bus = fixture.bus(vec![spec.clone()]);
+    let sent = message(fixture, "a.x").with_header("event_type", "made");
+    let places = stored(&bus, vec![sent.clone()]).await?;
+    let sequence = sequences(&places).first().copied().unwrap_or_default();
+    let found = bus.message_at(&spec.name, sequence).await?;
+    let found = found.ok_or("no message")?;
+    assert_eq!((found.id, &found.subject), (Some(sent.id), &sent.subject));
+    assert_eq!(found.payload, sent.payload);
+    assert_eq!(found.header("Event_Type"), Some("made"));
+    assert_eq!(bus.message_at(&spec.name, sequence + 1).await?, None);
     Ok(())
 }
 

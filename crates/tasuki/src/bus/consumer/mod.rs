@@ -31,6 +31,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -47,6 +48,7 @@ use self::watch::Open;
 use super::{ConsumerSpec, Delivery, Streams, Subscriber, Subscription};
 use crate::Schema;
 use crate::lease::Route;
+use crate::retry::Backoff;
 use crate::testing::crash_point;
 use crate::worker::{Error, Tick, Worker};
 
@@ -81,6 +83,13 @@ pub trait Handler: Send + Sync + 'static {
         &self,
         batch: &[Delivery],
     ) -> impl Future<Output = Result<Vec<Verdict>, Error>> + Send;
+
+    /// Whether it makes sense to go on after a batch that failed as a whole: asked before the
+    /// next one is fetched, so that an outage of what the handler stands on does not use up the
+    /// deliveries of one message after the other.
+    fn ready(&self) -> impl Future<Output = Result<(), Error>> + Send {
+        async { Ok(()) }
+    }
 }
 
 /// Reads one durable and hands its messages to a [`Handler`]. Run it under a
@@ -94,6 +103,9 @@ pub struct Consumer<B: Subscriber, H> {
     wait: Duration,
     places: Option<Places>,
     link: fn(&Span, &str),
+    backoff: Backoff,
+    /// The last batch failed as a whole.
+    failed: AtomicBool,
     open: Mutex<Open<B::Subscription>>,
     /// What is being worked on, to be given back if that is cut.
     held: std::sync::Mutex<Option<Arc<[Delivery]>>>,
@@ -111,6 +123,8 @@ impl<B: Subscriber + Streams, H: Handler> Consumer<B, H> {
             wait: Duration::from_secs(1),
             places: None,
             link: |_, _| {},
+            backoff: settle::backoff(),
+            failed: AtomicBool::new(false),
             open: Mutex::default(),
             held: std::sync::Mutex::default(),
         }
@@ -129,6 +143,14 @@ impl<B: Subscriber + Streams, H: Handler> Consumer<B, H> {
     #[must_use]
     pub fn with_wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
+        self
+    }
+
+    /// The same with other delays before a message is delivered again (1 s, doubled up to 60 s).
+    /// Where deliveries are limited, they decide how much time they span.
+    #[must_use]
+    pub fn with_backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
         self
     }
 
@@ -195,7 +217,8 @@ impl<B: Subscriber + Streams, H: Handler> Consumer<B, H> {
             }
             Err(error) => (settle::retry_all(&batch), Some(error)),
         };
-        settle::settle(&self.spec.durable, &batch, &verdicts).await;
+        settle::settle(&self.spec.durable, &batch, &verdicts, &self.backoff).await;
+        self.failed.store(failure.is_some(), Ordering::Relaxed);
         self.hold(None);
         failure.map_or(Ok(()), Err)
     }
@@ -249,6 +272,9 @@ impl<B: Subscriber + Streams, H: Handler> Worker for Consumer<B, H> {
 
     async fn tick(&self) -> Result<Tick, Error> {
         self.give_back().await;
+        if self.failed.load(Ordering::Relaxed) {
+            self.handler.ready().await?;
+        }
         let mut open = self.open.lock().await;
         let places = self.places.as_ref();
         let subscription = open.subscription(&self.bus, &self.spec, places).await?;

@@ -7,6 +7,7 @@ use futures_util::{StreamExt, stream};
 use super::Verdict;
 use crate::bus::metrics::{DELIVERIES_TOTAL, UNSETTLED_TOTAL};
 use crate::bus::{Delivery, StreamError};
+use crate::retry::Backoff;
 
 /// The delay before the second delivery.
 const BASE: Duration = Duration::from_secs(1);
@@ -21,7 +22,12 @@ pub(super) fn retry_all(batch: &[Delivery]) -> Vec<Verdict> {
 
 /// Settles every delivery by its verdict. One that the broker does not confirm comes again,
 /// and its inbox knows it.
-pub(super) async fn settle(consumer: &str, batch: &[Delivery], verdicts: &[Verdict]) {
+pub(super) async fn settle(
+    consumer: &str,
+    batch: &[Delivery],
+    verdicts: &[Verdict],
+    backoff: &Backoff,
+) {
     let mut counts = [("done", 0_u64), ("retried", 0), ("rejected", 0)];
     for (outcome, count) in &mut counts {
         let same = verdicts.iter().filter(|verdict| name(verdict) == *outcome);
@@ -30,7 +36,7 @@ pub(super) async fn settle(consumer: &str, batch: &[Delivery], verdicts: &[Verdi
     let settling = batch
         .iter()
         .zip(verdicts)
-        .map(|(delivery, verdict)| answer(delivery, verdict))
+        .map(|(delivery, verdict)| answer(delivery, verdict, backoff))
         .collect();
     report(consumer, run(settling).await);
     for (outcome, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
@@ -53,11 +59,15 @@ pub(super) async fn in_progress(batch: &[Delivery]) {
     run(told.collect()).await;
 }
 
-async fn answer(delivery: &Delivery, verdict: &Verdict) -> Result<(), StreamError> {
+async fn answer(
+    delivery: &Delivery,
+    verdict: &Verdict,
+    backoff: &Backoff,
+) -> Result<(), StreamError> {
     match verdict {
         Verdict::Done => delivery.ack().await,
         Verdict::Retry { after } => {
-            let delay = after.unwrap_or_else(|| delay(delivery.deliveries, fastrand::f64()));
+            let delay = after.unwrap_or_else(|| delay(backoff, delivery.deliveries));
             delivery.nak(delay).await
         }
         Verdict::Reject { reason } => {
@@ -107,12 +117,15 @@ fn name(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// The delay after so many deliveries; `random` is between 0 and 1, and spreads it from half
-/// to one and a half so that what failed together does not come back together.
-fn delay(deliveries: u64, random: f64) -> Duration {
-    let doublings = u32::try_from(deliveries.saturating_sub(1)).unwrap_or(u32::MAX);
-    let doubled = BASE.saturating_mul(2_u32.saturating_pow(doublings));
-    doubled.min(CAP).mul_f64(0.5 + random)
+/// The delays before a message comes again, unless a consumer has others: spread from half to one
+/// and a half, so that what failed together does not come back together.
+pub(super) const fn backoff() -> Backoff {
+    Backoff::exponential(BASE, CAP).jitter(0.5, 1.5)
+}
+
+fn delay(backoff: &Backoff, deliveries: u64) -> Duration {
+    let attempt = u32::try_from(deliveries).unwrap_or(u32::MAX);
+    backoff.delay(attempt, fastrand::f64())
 }
 
 #[cfg(test)]
@@ -120,16 +133,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_grow_with_the_deliveries_up_to_the_cap() {
-        let seconds: Vec<_> = [1, 2, 3, 6, 7, u64::MAX]
-            .map(|deliveries| delay(deliveries, 0.5).as_secs())
-            .to_vec();
-        assert_eq!(seconds, [1, 2, 4, 32, 60, 60]);
-    }
-
-    #[test]
-    fn delays_are_spread_around_their_middle() {
-        assert_eq!(delay(1, 0.0), Duration::from_millis(500));
-        assert_eq!(delay(1, 1.0), Duration::from_millis(1500));
+    fn delays_grow_with_the_deliveries_up_to_the_cap_and_are_spread_around_their_middle() {
+        for (deliveries, middle) in [(1, 1.0), (2, 2.0), (6, 32.0), (7, 60.0), (u64::MAX, 60.0)] {
+            let delay = delay(&backoff(), deliveries).as_secs_f64();
+            assert!((middle * 0.5..=middle * 1.5).contains(&delay), "{delay}");
+        }
     }
 }

@@ -86,8 +86,7 @@ impl<S: Subscription> Open<S> {
         let is_same = now.is_some_and(|now| now.created_at == open.opened_on().created_at)
             && !self.has_lost(bus, spec).await?;
         if is_same {
-            let pending = open.pending().await?;
-            report_pending(spec, pending);
+            report_pending(spec, open.progress().await?.pending);
             self.connection = connection;
             self.checked_at = Instant::now();
         }
@@ -143,7 +142,7 @@ impl<S: Subscription> Open<S> {
         self.created_at = Some(opened.opened_on().created_at);
         self.connection = opened.connection();
         self.checked_at = Instant::now();
-        report_pending(spec, opened.pending().await?);
+        report_pending(spec, opened.progress().await?.pending);
         Ok(Arc::new(opened))
     }
 

@@ -15,8 +15,8 @@ use self::state::{Refusal, State};
 use super::confirm::confirm;
 use super::delivery::{Delivery, Settle, Settlement, Settling};
 use super::{
-    ConsumerSpec, Message, Position, PublishError, Publisher, StreamError, StreamSpec, StreamState,
-    Streams, Subscriber, Subscription, metrics,
+    ConsumerSpec, Message, Position, Progress, PublishError, Publisher, Stored, StreamError,
+    StreamSpec, StreamState, Streams, Subscriber, Subscription, metrics,
 };
 
 /// The bus in one process. Clones share everything.
@@ -195,6 +195,24 @@ impl Streams for MemoryBus {
         })
     }
 
+    async fn message_at(&self, stream: &str, sequence: u64) -> Result<Option<Stored>, StreamError> {
+        self.ask(|state| {
+            let stream = state.stream(stream)?;
+            let at = stream.state();
+            let stored = stream.messages.get(&sequence);
+            Ok(stored.map(|stored| {
+                let told = stored.told(&at, sequence, 0);
+                Stored::new(
+                    told.id,
+                    told.subject,
+                    told.headers,
+                    told.payload,
+                    told.published_at,
+                )
+            }))
+        })
+    }
+
     async fn ids_between(
         &self,
         stream: &str,
@@ -281,9 +299,9 @@ impl Subscription for MemorySubscription {
         self.bus.state().connects
     }
 
-    async fn pending(&self) -> Result<u64, StreamError> {
+    async fn progress(&self) -> Result<Progress, StreamError> {
         self.bus
-            .ask(|state| state.pending(&self.stream.name, &self.durable))
+            .ask(|state| state.progress(&self.stream.name, &self.durable))
     }
 }
 

@@ -12,7 +12,8 @@ use crate::Clock;
 use crate::bus::delivery::{Delivered, Settlement};
 use crate::bus::spec::to_micros;
 use crate::bus::{
-    ConsumerSpec, Message, Position, PublishError, StreamError, StreamSpec, StreamState, subject,
+    ConsumerSpec, Message, Position, Progress, PublishError, StreamError, StreamSpec, StreamState,
+    subject,
 };
 
 /// As a NATS server has it by default.
@@ -239,13 +240,21 @@ impl State {
         Ok((delivered, durable.next_due()))
     }
 
-    pub(super) fn pending(&mut self, stream: &str, durable: &str) -> Result<u64, StreamError> {
+    pub(super) fn progress(
+        &mut self,
+        stream: &str,
+        durable: &str,
+    ) -> Result<Progress, StreamError> {
         let stream = self.stream(stream)?;
         let durable = stream.durables.get(durable);
         let durable = durable.ok_or_else(|| StreamError::not_found(&stream.spec.name))?;
         let ahead = stream.messages.range(durable.next..);
         let count = ahead.filter(|(_, stored)| durable.wants(stored)).count();
-        Ok(u64::try_from(count).unwrap_or(u64::MAX))
+        let lowest_open = durable.open.keys().next().copied();
+        Ok(Progress {
+            pending: u64::try_from(count).unwrap_or(u64::MAX),
+            settled: lowest_open.unwrap_or(durable.next).saturating_sub(1),
+        })
     }
 
     pub(super) fn settle(
@@ -309,7 +318,7 @@ impl Stream {
 }
 
 impl Stored {
-    fn told(&self, stream: &StreamState, sequence: u64, deliveries: u64) -> Delivered {
+    pub(super) fn told(&self, stream: &StreamState, sequence: u64, deliveries: u64) -> Delivered {
         let headers = self.message.headers.iter();
         Delivered {
             id: Some(self.message.id),
@@ -356,8 +365,10 @@ impl Durable {
     ) -> Vec<(u64, u64)> {
         let now = Instant::now();
         let due = now + self.spec.ack_wait;
-        self.open
-            .retain(|sequence, _| messages.contains_key(sequence));
+        let limit = self.spec.max_deliver.map_or(u64::MAX, u64::from);
+        self.open.retain(|sequence, open| {
+            messages.contains_key(sequence) && (open.due > now || open.deliveries < limit)
+        });
         let mut taken = Vec::new();
         let again = self.open.iter_mut().filter(|(_, open)| open.due <= now);
         for (sequence, open) in again.take(max) {

@@ -1,4 +1,4 @@
-//! Which ids a stream holds: what reconciliation asks.
+//! What a stream holds: what reconciliation and redrives ask.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use uuid::Uuid;
 
 use super::api::{Api, Failure, api_subject};
 use super::pull::Pull;
-use super::wire::{Told, id};
-use crate::bus::StreamError;
+use super::wire::{Told, id, plain};
+use crate::bus::{Stored, StreamError};
 
 /// Questions under way at once.
 const PIPELINE: usize = 64;
@@ -59,7 +59,7 @@ async fn one(api: &Api, stream: &str, sequence: u64) -> Result<Option<Uuid>, Str
 }
 
 #[derive(Deserialize)]
-struct Stored {
+struct Raw {
     message: RawMessage,
 }
 
@@ -68,14 +68,33 @@ async fn of_the_leader(
     stream: &str,
     sequence: u64,
 ) -> Result<Option<Uuid>, StreamError> {
+    let message = whole(api, stream, sequence).await?;
+    Ok(message.and_then(|message| message.id))
+}
+
+/// The whole message, as the leader has it.
+pub(super) async fn whole(
+    api: &Api,
+    stream: &str,
+    sequence: u64,
+) -> Result<Option<Stored>, StreamError> {
+    if sequence == 0 {
+        return Ok(None);
+    }
     let path = format!("STREAM.MSG.GET.{stream}");
-    let stored: Stored = match api.ask(path, &json!({ "seq": sequence })).await {
-        Ok(stored) => stored,
+    let raw: Raw = match api.ask(path, &json!({ "seq": sequence })).await {
+        Ok(raw) => raw,
         Err(failure) if failure.is(ErrorCode::NO_MESSAGE_FOUND) => return Ok(None),
         Err(failure) => return Err(failure.about(stream)),
     };
-    let message = StreamMessage::try_from(stored.message).map_err(StreamError::unreachable)?;
-    Ok(id(&message.headers))
+    let message = StreamMessage::try_from(raw.message).map_err(StreamError::unreachable)?;
+    Ok(Some(Stored::new(
+        id(&message.headers),
+        message.subject.as_str(),
+        plain(&message.headers),
+        message.payload,
+        message.time,
+    )))
 }
 
 /// Reads the headers of everything in `from..=to` through a consumer that is made for it.

@@ -6,7 +6,9 @@ use uuid::Uuid;
 
 use super::{NatsBus, ids};
 use crate::bus::spec::to_micros;
-use crate::bus::{Difference, Storage, StreamError, StreamSpec, StreamState, Streams, subject};
+use crate::bus::{
+    Difference, Storage, Stored, StreamError, StreamSpec, StreamState, Streams, subject,
+};
 
 impl Streams for NatsBus {
     async fn ensure_stream(&self, spec: &StreamSpec) -> Result<StreamState, StreamError> {
@@ -45,6 +47,11 @@ impl Streams for NatsBus {
     ) -> Result<Vec<Option<Uuid>>, StreamError> {
         check_name(stream)?;
         ids::at(&self.api, stream, sequences).await
+    }
+
+    async fn message_at(&self, stream: &str, sequence: u64) -> Result<Option<Stored>, StreamError> {
+        check_name(stream)?;
+        ids::whole(&self.api, stream, sequence).await
     }
 
     async fn ids_between(

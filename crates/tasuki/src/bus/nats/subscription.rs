@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::consumer::{AckPolicy, Config, DeliverPolicy, Info};
-use async_nats::{HeaderMap, Message, Subject};
+use async_nats::{Message, Subject};
 use bytes::Bytes;
 use serde_json::json;
 
@@ -16,7 +16,7 @@ use super::streams::check_name;
 use super::wire::{self, Told};
 use crate::bus::delivery::{Delivered, Delivery, Settle, Settlement, Settling};
 use crate::bus::{
-    ConsumerSpec, Position, StreamError, StreamState, Streams, Subscriber, Subscription,
+    ConsumerSpec, Position, Progress, StreamError, StreamState, Streams, Subscriber, Subscription,
 };
 
 /// An open durable on JetStream.
@@ -129,8 +129,7 @@ fn config(spec: &ConsumerSpec) -> Config {
         deliver_policy: DeliverPolicy::All,
         ack_policy: AckPolicy::Explicit,
         ack_wait: spec.ack_wait,
-        // Bounded by the age of the stream, not by a count that an outage would use up.
-        max_deliver: -1,
+        max_deliver: spec.max_deliver.map_or(-1, i64::from),
         filter_subjects: spec.filters.clone(),
         max_ack_pending: i64::try_from(spec.max_ack_pending).unwrap_or(i64::MAX),
         ..Config::default()
@@ -148,6 +147,7 @@ fn found(spec: &ConsumerSpec, config: &Config) -> ConsumerSpec {
         .collect();
     found.ack_wait = config.ack_wait;
     found.max_ack_pending = usize::try_from(config.max_ack_pending).unwrap_or(usize::MAX);
+    found.max_deliver = u32::try_from(config.max_deliver).ok().filter(|it| *it > 0);
     found
 }
 
@@ -169,13 +169,16 @@ impl Subscription for NatsSubscription {
         self.api.connects()
     }
 
-    async fn pending(&self) -> Result<u64, StreamError> {
+    async fn progress(&self) -> Result<Progress, StreamError> {
         let path = format!("CONSUMER.INFO.{}.{}", self.stream.name, self.durable);
         let asked = self.api.look(path);
         let info: Info = asked
             .await
             .map_err(|failure| failure.about(&self.stream.name))?;
-        Ok(info.num_pending)
+        Ok(Progress {
+            pending: info.num_pending,
+            settled: info.ack_floor.stream_sequence,
+        })
     }
 }
 
@@ -188,7 +191,7 @@ impl NatsSubscription {
         let delivered = Delivered {
             id: wire::id(&headers),
             subject: message.subject.as_str().into(),
-            headers: plain(&headers),
+            headers: wire::plain(&headers),
             payload: message.payload,
             position: Position {
                 stream: Arc::clone(&self.stream.name),
@@ -206,18 +209,6 @@ impl NatsSubscription {
         };
         Some(Delivery::new(delivered, settle))
     }
-}
-
-fn plain(headers: &HeaderMap) -> Vec<(String, String)> {
-    let headers = headers.iter();
-    headers
-        .flat_map(|(name, values)| {
-            let name: &str = name.as_ref();
-            values
-                .iter()
-                .map(move |value| (name.to_owned(), value.as_str().to_owned()))
-        })
-        .collect()
 }
 
 /// Answers one delivery.

@@ -104,6 +104,19 @@ pub(super) fn id(headers: &HeaderMap) -> Option<Uuid> {
     Uuid::try_parse(id.as_str()).ok()
 }
 
+/// Headers by name.
+pub(super) fn plain(headers: &HeaderMap) -> Vec<(String, String)> {
+    let headers = headers.iter();
+    headers
+        .flat_map(|(name, values)| {
+            let name: &str = name.as_ref();
+            values
+                .iter()
+                .map(move |value| (name.to_owned(), value.as_str().to_owned()))
+        })
+        .collect()
+}
+
 /// What the subject for the answer to a delivery tells of it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Told {
