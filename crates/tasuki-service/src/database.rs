@@ -196,8 +196,11 @@ pub fn is_away(error: &sqlx::Error) -> bool {
         | sqlx::Error::PoolClosed
         | sqlx::Error::WorkerCrashed => true,
         sqlx::Error::Database(database) => database.code().is_some_and(|code| {
-            // Connection exceptions; too many connections; shutting down, crashed, starting.
-            code.starts_with("08") || matches!(&*code, "53300" | "57P01" | "57P02" | "57P03")
+            // Connection exceptions; no disk, memory or connection left; shutting down, crashed,
+            // starting; a standby that is not promoted yet; the disk can't be read.
+            let classes = ["08", "53"];
+            classes.iter().any(|class| code.starts_with(class))
+                || matches!(&*code, "57P01" | "57P02" | "57P03" | "25006" | "58030")
         }),
         _ => false,
     }

@@ -114,6 +114,7 @@ pub struct Running {
     times: config::Shutdown,
     phases: Phases,
     supervisor: Supervisor,
+    serving: Supervisor,
     servers: TaskTracker,
     databases: Vec<Database>,
 }
@@ -159,6 +160,7 @@ impl Host {
             times: self.common.shutdown,
             phases: self.phases.clone(),
             supervisor: Supervisor::new(self.clock.clone()),
+            serving: Supervisor::new(self.clock.clone()),
             servers: TaskTracker::new(),
             databases: Vec::new(),
         };
@@ -195,6 +197,11 @@ impl Host {
             private = private.merge(jwks_routes(KeyRing::open(dir, name, &self.clock)?));
         }
         self.listen(name, internal, private, to);
+        if self.role != Role::Workers {
+            for start in service.serving {
+                start(&to.serving);
+            }
+        }
         if let Some(api) = api {
             let public = described(name, service.about, service.routes)
                 .merge(health.clone().routes())
@@ -211,7 +218,8 @@ impl Host {
             // What belongs to no service is told by the first one.
             owners.push("process");
         }
-        let heartbeat = Heartbeat::new(&tables, instance, &to.supervisor, owners);
+        let supervisors = [to.supervisor.clone(), to.serving.clone()];
+        let heartbeat = Heartbeat::new(&tables, instance, supervisors, owners);
         to.supervisor.start(heartbeat);
         to.health.push((name, health));
         to.databases.push(tables.database);
@@ -275,8 +283,14 @@ impl Running {
         let finish = async {
             self.servers.close();
             let workers = self.supervisor.stop(self.times.grace);
-            let ((), stopped) = tokio::join!(self.servers.wait(), workers);
-            if stopped == Stopped::Cut {
+            // Requests are answered by what serves them, so that goes last; it has nothing left
+            // to do then.
+            let served = async {
+                self.servers.wait().await;
+                self.serving.stop(self.times.grace).await
+            };
+            let (served, stopped) = tokio::join!(served, workers);
+            if Stopped::Cut == stopped || Stopped::Cut == served {
                 tracing::warn!("some ticks outlived the grace time and were cut");
             }
         };

@@ -41,8 +41,17 @@ pub struct Tables {
     pub plans: Arc<[Plan]>,
 }
 
+/// What a service has besides the tables that every service has.
+#[derive(Debug)]
+pub enum Own {
+    /// Nothing.
+    Nothing,
+    /// The library's tables, and these migrations after them.
+    BesideLibrary(Migrator),
+}
+
 impl Tables {
-    /// The tables of `service`: the shared ones, and `own` if it has any. The schema has the
+    /// The tables of `service`: the shared ones, and those of `own`. The schema has the
     /// service's name.
     ///
     /// # Errors
@@ -51,7 +60,7 @@ impl Tables {
         service: &'static str,
         common: &Common,
         own_database: &config::ServiceDatabase,
-        own: Option<Migrator>,
+        own: Own,
     ) -> Result<Self, config::Error> {
         let schema = Schema::new(service).map_err(|error| config::Error::Invalid {
             key: service.to_owned(),
@@ -59,11 +68,17 @@ impl Tables {
             reason: error.to_string(),
         })?;
         let shared = Plan::rendered("service", &schema, &[auth::STEP, instances::STEP]);
-        let own = own.map(|migrator| Plan::fixed(&schema, migrator));
+        let own = match own {
+            Own::Nothing => Vec::new(),
+            // The library's first: a service's own may refer to them.
+            Own::BesideLibrary(migrator) => {
+                vec![migrate::library(&schema), Plan::fixed(&schema, migrator)]
+            }
+        };
         Ok(Self {
             service,
             database: Database::new(service, &common.database, own_database)?,
-            plans: [Some(shared), own].into_iter().flatten().collect(),
+            plans: [shared].into_iter().chain(own).collect(),
             schema,
         })
     }
@@ -92,6 +107,7 @@ pub struct Service {
     pub(crate) server: config::ServiceServer,
     pub(crate) routes: OpenApiRouter,
     pub(crate) checks: Vec<Check>,
+    pub(crate) serving: Vec<Start>,
     pub(crate) workers: Vec<Start>,
 }
 
@@ -110,6 +126,7 @@ impl Service {
             server,
             routes: OpenApiRouter::new(),
             checks: vec![database],
+            serving: Vec::new(),
             workers: Vec::new(),
         }
     }
@@ -125,6 +142,14 @@ impl Service {
     #[must_use]
     pub fn needs(mut self, check: Check) -> Self {
         self.checks.push(check);
+        self
+    }
+
+    /// What its requests wait for: a batcher, say. It runs where HTTP is served, and stops when
+    /// the last request has been answered.
+    #[must_use]
+    pub fn serving(mut self, start: impl FnOnce(&Supervisor) + Send + 'static) -> Self {
+        self.serving.push(Box::new(start));
         self
     }
 

@@ -12,7 +12,7 @@ mod store;
 
 use tasuki::Clock;
 use tasuki_service::config::{Common, Error as ConfigError};
-use tasuki_service::service::Tables;
+use tasuki_service::service::{Own, Tables};
 use tasuki_service::{Config, Service};
 
 pub use config::System;
@@ -35,7 +35,7 @@ pub fn config(config: &Config) -> Result<System, ConfigError> {
 /// # Errors
 /// When the database's address is missing.
 pub fn tables(common: &Common, own: &System) -> Result<Tables, ConfigError> {
-    Tables::new(NAME, common, &own.database, None)
+    Tables::new(NAME, common, &own.database, Own::Nothing)
 }
 
 /// The service. `watched` are the tables of every service of the platform, its own included.

@@ -77,6 +77,37 @@ pub struct Allowed<S> {
     scope: PhantomData<fn() -> S>,
 }
 
+/// Somebody who may do `S`, perhaps only to what is one user's: an API key with that scope, an
+/// operator, or a service. A service that calls for a user may touch what is that user's
+/// ([`owns`](Self::owns)); one that calls for itself is one of `auth.issuers`, and trusted.
+pub struct Permitted<S> {
+    /// Any of the three.
+    pub caller: Caller,
+    scope: PhantomData<fn() -> S>,
+}
+
+/// As [`Permitted`], for what no user may do, whoever calls for them.
+pub struct Unattended<S> {
+    /// Any of the three, and never for a user.
+    pub caller: Caller,
+    scope: PhantomData<fn() -> S>,
+}
+
+impl<S> Permitted<S> {
+    /// Goes on only when this caller may touch what is `owner`'s.
+    ///
+    /// # Errors
+    /// 403 when it calls for another user.
+    pub fn owns(&self, owner: &str) -> Result<(), ApiError> {
+        match &self.caller {
+            Caller::Service {
+                user: Some(user), ..
+            } if **user != *owner => Err(Refusal::AnothersOwn.into()),
+            Caller::Service { .. } | Caller::ApiKey { .. } | Caller::Operator { .. } => Ok(()),
+        }
+    }
+}
+
 /// An operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -122,6 +153,18 @@ impl FromService {
     }
 }
 
+impl<S> fmt::Debug for Permitted<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Permitted").field(&self.caller).finish()
+    }
+}
+
+impl<S> fmt::Debug for Unattended<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Unattended").field(&self.caller).finish()
+    }
+}
+
 impl<S> fmt::Debug for Allowed<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Allowed").field(&self.caller).finish()
@@ -153,6 +196,35 @@ impl<S: Scope, St: Send + Sync> FromRequestParts<St> for Allowed<S> {
             caller,
             scope: PhantomData,
         })
+    }
+}
+
+impl<S: Scope, St: Send + Sync> FromRequestParts<St> for Permitted<S> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &St) -> Result<Self, ApiError> {
+        let caller = caller(parts).await?;
+        match &caller {
+            Caller::ApiKey { scopes, .. } if !scopes.iter().any(|held| held == S::NAME) => {
+                Err(Refusal::NeedsScope(S::NAME).into())
+            }
+            Caller::ApiKey { .. } | Caller::Operator { .. } | Caller::Service { .. } => Ok(Self {
+                caller,
+                scope: PhantomData,
+            }),
+        }
+    }
+}
+
+impl<S: Scope, St: Send + Sync> FromRequestParts<St> for Unattended<S> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &St) -> Result<Self, ApiError> {
+        let Permitted { caller, scope } = Permitted::<S>::from_request_parts(parts, state).await?;
+        if let Caller::Service { user: Some(_), .. } = &caller {
+            return Err(Refusal::NotForUsers.into());
+        }
+        Ok(Self { caller, scope })
     }
 }
 
@@ -255,6 +327,27 @@ mod tests {
         assert_eq!((&*answers[0], &*answers[2]), ("ok", "ok"));
         assert!(answers[1].contains("the scope shop:pay\""), "{answers:?}");
         assert!(answers[3].contains("the scope shop:pay\""), "{answers:?}");
+    }
+
+    #[tokio::test]
+    async fn a_service_may_act_for_a_user_on_what_is_theirs_and_never_unattended() {
+        let open = |answers: Vec<String>| answers.iter().map(|a| a == "ok").collect::<Vec<_>>();
+        assert_eq!(
+            open(extracted::<Permitted<Pay>>().await),
+            [true, false, true, true]
+        );
+        assert_eq!(
+            open(extracted::<Unattended<Pay>>().await),
+            [true, false, true, false]
+        );
+        for (index, caller) in callers().into_iter().enumerate() {
+            let permitted = Permitted::<Pay> {
+                caller,
+                scope: PhantomData,
+            };
+            assert!(permitted.owns("u1").is_ok());
+            assert_eq!(permitted.owns("u2").is_ok(), index != 3);
+        }
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@
 //! | a machine outside, e.g. a payment provider | an API key `tsk_…` with scopes | [`Allowed<S>`](Allowed) |
 //! | a person who runs the platform | an operator token `tso_…` | [`Operator`], [`Allowed<S>`](Allowed) |
 //! | another service, mostly for a user | a signed token of at most 60 s | [`FromService`] |
+//! | any of them, with the scope or for the user | any | [`Permitted<S>`](Permitted), [`Unattended<S>`](Unattended) |
 //!
 //! A handler that takes none of these extractors (or [`Caller`], any of the three) is open to
 //! everyone: there is no layer that guards by path. The extractors find the service's
@@ -26,7 +27,7 @@ mod refusal;
 use tasuki::migrate::Step;
 
 pub use authenticator::Authenticator;
-pub use extract::{Allowed, Caller, FromService, Operator, Scope};
+pub use extract::{Allowed, Caller, FromService, Operator, Permitted, Scope, Unattended};
 use refusal::Refusal;
 
 /// The table of [`credentials`], for the plan of the schema that accepts them.

@@ -29,6 +29,10 @@ pub(super) enum Refusal {
     NeedsRole(&'static str),
     #[error("this needs a service token for a user")]
     NeedsUser,
+    #[error("this is another user's")]
+    AnothersOwn,
+    #[error("nobody may do this for a user")]
+    NotForUsers,
     #[error("too many credentials are being checked, try again")]
     Busy,
     #[error("the keys of the calling service can't be fetched, try again")]
@@ -49,7 +53,9 @@ impl From<Refusal> for ApiError {
             | Refusal::NeedsOperator
             | Refusal::NeedsService
             | Refusal::NeedsRole(_)
-            | Refusal::NeedsUser => Self::forbidden(told),
+            | Refusal::NeedsUser
+            | Refusal::AnothersOwn
+            | Refusal::NotForUsers => Self::forbidden(told),
             Refusal::Busy | Refusal::IssuerAway => Self::unavailable(told),
             Refusal::Store(error) => Self::database(error),
             Refusal::NoAuthenticator => Self::internal(&refusal),

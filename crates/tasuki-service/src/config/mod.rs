@@ -20,7 +20,7 @@ use toml::{Table, Value};
 
 pub use address::Address;
 pub use sections::{
-    Auth, Common, Database, Http, LogFormat, Mode, Nats, Platform, Redis, ServiceDatabase,
+    Auth, Common, Database, Http, Leased, LogFormat, Mode, Nats, Platform, Redis, ServiceDatabase,
     ServiceServer, Shutdown, Telemetry,
 };
 pub use size::Size;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
+use tasuki::retry::{Backoff, Policy};
 
 use super::{Address, Config, Error, Size};
 
@@ -101,6 +102,8 @@ pub struct Database {
 pub struct Nats {
     #[serde(deserialize_with = "Address::nats")]
     pub url: Address,
+    #[serde(deserialize_with = "replicas")]
+    pub replicas: usize,
 }
 
 /// `[redis]`
@@ -191,6 +194,43 @@ pub struct ServiceServer {
     pub internal_listen: SocketAddr,
 }
 
+/// How rows with a lease are worked on: an outbox, deliveries.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Leased {
+    #[serde(deserialize_with = "poll_interval")]
+    pub poll_interval: Duration,
+    #[serde(deserialize_with = "batch_size")]
+    pub batch_size: usize,
+    #[serde(deserialize_with = "lease")]
+    pub lease: Duration,
+    pub max_attempts: NonZeroU32,
+    #[serde(deserialize_with = "some_time")]
+    pub backoff_base: Duration,
+    #[serde(deserialize_with = "some_time")]
+    pub backoff_max: Duration,
+    #[serde(with = "humantime_serde")]
+    pub backoff_min: Duration,
+    #[serde(deserialize_with = "factor")]
+    pub backoff_exponent_base: f64,
+    #[serde(deserialize_with = "share")]
+    pub backoff_jitter_min: f64,
+    #[serde(deserialize_with = "share")]
+    pub backoff_jitter_max: f64,
+}
+
+impl Leased {
+    /// How often, and how long apart, something that fails is tried.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        let backoff = Backoff::exponential(self.backoff_base, self.backoff_max)
+            .factor(self.backoff_exponent_base)
+            .jitter(self.backoff_jitter_min, self.backoff_jitter_max)
+            .at_least(self.backoff_min);
+        Policy::new(self.max_attempts.get(), backoff)
+    }
+}
+
 /// `[<service>.database]`: a database of its own for one service.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -264,6 +304,55 @@ fn some_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::
         return Err(serde::de::Error::custom("it is more than 0s"));
     }
     Ok(time)
+}
+
+fn replicas<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    let replicas = usize::deserialize(deserializer)?;
+    if matches!(replicas, 1 | 3 | 5) {
+        return Ok(replicas);
+    }
+    Err(serde::de::Error::custom("it is 1, 3 or 5"))
+}
+
+fn poll_interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let time: Duration = humantime_serde::deserialize(deserializer)?;
+    if (Duration::from_millis(200)..=Duration::from_secs(1)).contains(&time) {
+        return Ok(time);
+    }
+    Err(serde::de::Error::custom("it is from 200ms to 1s"))
+}
+
+fn batch_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    let size = usize::deserialize(deserializer)?;
+    if (1..=1000).contains(&size) {
+        return Ok(size);
+    }
+    Err(serde::de::Error::custom("it is from 1 to 1000"))
+}
+
+/// Shorter ones would be lost to a pause that any process takes now and then.
+fn lease<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let time: Duration = humantime_serde::deserialize(deserializer)?;
+    if (Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&time) {
+        return Ok(time);
+    }
+    Err(serde::de::Error::custom("it is from 1s to 1h"))
+}
+
+fn factor<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let factor = f64::deserialize(deserializer)?;
+    if (1.0..=10.0).contains(&factor) {
+        return Ok(factor);
+    }
+    Err(serde::de::Error::custom("it is from 1.0 to 10.0"))
+}
+
+fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let share = f64::deserialize(deserializer)?;
+    if (0.0..=10.0).contains(&share) {
+        return Ok(share);
+    }
+    Err(serde::de::Error::custom("it is from 0.0 to 10.0"))
 }
 
 fn head_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {

@@ -5,7 +5,8 @@ use std::error::Error;
 use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
-use http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tasuki_contract::error::{self as codes, ErrorBody};
 use tracing::Span;
@@ -15,6 +16,8 @@ use crate::telemetry::trace;
 
 /// How soon to come back when something that we need is away.
 const RETRY_SOON: Duration = Duration::from_secs(1);
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// An answer that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,7 +165,9 @@ impl ApiError {
         Self::new(status, code, message)
     }
 
-    pub(super) fn body(&self) -> ErrorBody {
+    /// What is sent.
+    #[must_use]
+    pub fn body(&self) -> ErrorBody {
         ErrorBody {
             code: self.code.clone(),
             message: self.message.clone(),
@@ -180,6 +185,15 @@ impl ApiError {
         }
         response
     }
+}
+
+/// A JSON answer whose bytes are there already: one that was given before, say. It leaves as it
+/// is, also when it is an error's.
+#[must_use]
+pub fn answer(status: StatusCode, body: Bytes) -> Response {
+    let mut response = (status, [(CONTENT_TYPE, JSON)], body).into_response();
+    response.extensions_mut().insert(Ours);
+    response
 }
 
 impl IntoResponse for ApiError {

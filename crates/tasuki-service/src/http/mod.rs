@@ -18,7 +18,7 @@ mod server;
 
 pub use docs::described;
 pub use envelope::Envelope;
-pub use error::ApiError;
+pub use error::{ApiError, answer};
 pub use extract::{Json, Path, Query};
 pub use health::{Check, Health};
 pub use server::serve;

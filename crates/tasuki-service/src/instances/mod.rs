@@ -66,7 +66,7 @@ pub(crate) struct Heartbeat {
     name: String,
     tables: Tables,
     instance: Instance,
-    supervisor: Supervisor,
+    supervisors: [Supervisor; 2],
     /// Whose workers are told: the first part of their names.
     owners: Vec<&'static str>,
 }
@@ -76,20 +76,20 @@ impl Heartbeat {
     pub(crate) fn new(
         tables: &Tables,
         instance: &Instance,
-        supervisor: &Supervisor,
+        supervisors: [Supervisor; 2],
         owners: Vec<&'static str>,
     ) -> Self {
         Self {
             name: format!("{}.heartbeat", tables.service),
             tables: tables.clone(),
             instance: instance.clone(),
-            supervisor: supervisor.clone(),
+            supervisors,
             owners,
         }
     }
 
     fn workers(&self) -> Vec<status::Worker> {
-        let health = self.supervisor.health().into_iter();
+        let health = self.supervisors.iter().flat_map(Supervisor::health);
         health
             .filter(|worker| {
                 let owner = worker.name.split('.').next().unwrap_or_default();

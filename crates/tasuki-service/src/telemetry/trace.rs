@@ -1,6 +1,7 @@
 //! W3C trace context: from headers into spans, and out of spans into text.
 
 use http::HeaderMap;
+use opentelemetry::Context;
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
 use opentelemetry::trace::{SpanContext, TraceContextExt};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
@@ -33,6 +34,32 @@ pub fn traceparent(span: &Span) -> Option<String> {
         ids.trace_id(),
         ids.span_id()
     ))
+}
+
+/// Links `span` to the trace that `traceparent` names, if it names one: for work on many traces
+/// at once.
+pub fn link(span: &Span, traceparent: &str) {
+    if let Some(ids) = parse(traceparent) {
+        span.add_link(ids);
+    }
+}
+
+/// Makes `span` a child of the span that `traceparent` names, if it names one. Must come before
+/// the span is entered.
+pub fn continue_as(span: &Span, traceparent: &str) {
+    if let Some(ids) = parse(traceparent) {
+        let parent = Context::new().with_remote_span_context(ids);
+        // Fails only for a span that is disabled, which has no trace to join.
+        span.set_parent(parent).unwrap_or_default();
+    }
+}
+
+fn parse(traceparent: &str) -> Option<SpanContext> {
+    let mut headers = HeaderMap::new();
+    headers.insert("traceparent", traceparent.parse().ok()?);
+    let parent = TraceContextPropagator::new().extract(&Headers(&headers));
+    let ids = parent.span().span_context().clone();
+    ids.is_valid().then_some(ids)
 }
 
 fn valid(span: &Span) -> Option<SpanContext> {

@@ -8,7 +8,7 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use tasuki_service::config::{Common, ServiceDatabase, ServiceServer};
 use tasuki_service::http::{ApiError, Json, Path, Query};
-use tasuki_service::service::Tables;
+use tasuki_service::service::{Own, Tables};
 use tasuki_service::{Config, Service};
 use tasuki_testkit::{TestEnv, TestHost};
 use tokio::sync::Semaphore;
@@ -89,7 +89,12 @@ pub(crate) fn tables(
     common: &Common,
 ) -> Result<Tables, Box<dyn std::error::Error>> {
     let section: Section = config.section("frame")?;
-    Ok(Tables::new("frame", common, &section.database, None)?)
+    Ok(Tables::new(
+        "frame",
+        common,
+        &section.database,
+        Own::Nothing,
+    )?)
 }
 
 #[derive(Clone)]
