@@ -6,7 +6,19 @@ tasuki::typed_ids! {
     /// One API key or operator token; the public part of the credential.
     #[derive(ToSchema)]
     CredentialId;
+    /// One attempt to deliver to a webhook.
+    #[derive(ToSchema)]
+    AttemptId;
+    /// One webhook endpoint.
+    #[derive(ToSchema)]
+    EndpointId;
+    /// One event, from the transaction that wrote it to its last delivery; the dedupe key.
+    #[derive(ToSchema)]
+    EventId;
     /// One running process of the platform.
     #[derive(ToSchema)]
     InstanceId;
+    /// One notification to one person over one channel.
+    #[derive(ToSchema)]
+    NotificationId;
 }

@@ -1,0 +1,43 @@
+//! What can go wrong here.
+
+use tasuki::{idempotency, outbox};
+use tasuki_service::database;
+
+/// Why commands were not done.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("the key could not be opened or its answer kept")]
+    Idempotency(#[from] idempotency::Error),
+    #[error("the entitlements could not be read or written")]
+    Store(#[from] sqlx::Error),
+    #[error("the event could not be written")]
+    Outbox(#[from] outbox::Error),
+    #[error("the answer could not be written")]
+    Encode(#[from] serde_json::Error),
+    #[error("a time could not be written")]
+    Time(#[from] time::error::Format),
+    /// Versions would have had a gap or a repeat.
+    #[error("an entitlement was changed by somebody who did not hold its lock")]
+    ChangedUnlocked,
+}
+
+impl Error {
+    /// What the database said, if it was the database.
+    pub(crate) fn database(&self) -> Option<&sqlx::Error> {
+        match self {
+            Self::Store(error)
+            | Self::Idempotency(idempotency::Error::Store(error))
+            | Self::Outbox(outbox::Error::Store(error)) => Some(error),
+            Self::Idempotency(_)
+            | Self::Outbox(_)
+            | Self::Encode(_)
+            | Self::Time(_)
+            | Self::ChangedUnlocked => None,
+        }
+    }
+
+    /// Whether nothing can be done for anybody at the moment.
+    pub(crate) fn is_away(&self) -> bool {
+        self.database().is_some_and(database::is_away)
+    }
+}

@@ -1,0 +1,329 @@
+//! The calls that change something.
+
+use axum::extract::State;
+use axum::response::Response;
+use http::header::HeaderName;
+use http::{HeaderValue, StatusCode};
+use serde::Serialize;
+use tasuki::batch;
+use tasuki::idempotency::{self, Reply, Request, RequestHash};
+use tasuki_contract::entitlement::{
+    Bulk, BulkResults, ConsumeBody, Entitlement, GrantBody, RevokeBody,
+};
+use tasuki_contract::error::ErrorBody;
+use tasuki_contract::names::InvalidName;
+use tasuki_service::auth::{Caller, Unattended};
+use tasuki_service::http::{ApiError, Json, answer};
+use tasuki_service::telemetry::trace;
+use tracing::Span;
+
+use super::App;
+use super::access::{Consume, Grant, Revoke};
+use super::key::IdempotencyKey;
+use crate::commands::{Command, Form, Served};
+use crate::domain::{Operation, Order};
+use crate::error::Error;
+
+/// The most items of a bulk request.
+const MAX_ITEMS: usize = 1000;
+/// Requests by action (`GRANT`, `REVOKE`, `CONSUME`) and result (`success`, `conflict`,
+/// `idempotency_reused`, `error`).
+const COMMANDS_TOTAL: &str = "tasuki_entitlement_commands_total";
+/// Says that an answer had been given before.
+const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+
+/// Grant a SKU to a user.
+#[utoipa::path(
+    post,
+    path = "/v1/entitlements/grants",
+    tag = "changes",
+    security(("bearer" = [])),
+    params(("Idempotency-Key" = String, Header, description = "1 to 255 visible ASCII characters: repeats with the same key get the first answer")),
+    request_body = GrantBody,
+    responses(
+        (status = 200, description = "Granted", body = Entitlement),
+        (status = 400, description = "`BAD_REQUEST`: names the field", body = ErrorBody),
+        (status = 401, description = "`UNAUTHORIZED`", body = ErrorBody),
+        (status = 403, description = "`FORBIDDEN`: the scope `entitlement:grant` is missing", body = ErrorBody),
+        (status = 409, description = "`ENTITLEMENT_STATE_CONFLICT`: already ACTIVE; `IDEMPOTENCY_KEY_CONFLICT`; `IDEMPOTENCY_KEY_IN_PROGRESS` with `Retry-After`", body = ErrorBody),
+        (status = 503, description = "`UNAVAILABLE`: safe to repeat with the same key", body = ErrorBody),
+    )
+)]
+pub(super) async fn grant(
+    State(app): State<App>,
+    writer: Unattended<Grant>,
+    key: IdempotencyKey,
+    Json(body): Json<GrantBody>,
+) -> Result<Response, ApiError> {
+    let request = request(&writer.caller, &key, "/v1/entitlements/grants", &body)?;
+    let order = grant_order(body, "")?;
+    serve_one(&app, "GRANT", request, order).await
+}
+
+/// Revoke a SKU from a user.
+#[utoipa::path(
+    post,
+    path = "/v1/entitlements/revokes",
+    tag = "changes",
+    security(("bearer" = [])),
+    params(("Idempotency-Key" = String, Header, description = "1 to 255 visible ASCII characters: repeats with the same key get the first answer")),
+    request_body = RevokeBody,
+    responses(
+        (status = 200, description = "Revoked", body = Entitlement),
+        (status = 400, description = "`BAD_REQUEST`: names the field", body = ErrorBody),
+        (status = 401, description = "`UNAUTHORIZED`", body = ErrorBody),
+        (status = 403, description = "`FORBIDDEN`: the scope `entitlement:revoke` is missing", body = ErrorBody),
+        (status = 409, description = "`ENTITLEMENT_STATE_CONFLICT`: already REVOKED; `IDEMPOTENCY_KEY_CONFLICT`; `IDEMPOTENCY_KEY_IN_PROGRESS` with `Retry-After`", body = ErrorBody),
+        (status = 503, description = "`UNAVAILABLE`: safe to repeat with the same key", body = ErrorBody),
+    )
+)]
+pub(super) async fn revoke(
+    State(app): State<App>,
+    writer: Unattended<Revoke>,
+    key: IdempotencyKey,
+    Json(body): Json<RevokeBody>,
+) -> Result<Response, ApiError> {
+    let request = request(&writer.caller, &key, "/v1/entitlements/revokes", &body)?;
+    let order = revoke_order(body, "")?;
+    serve_one(&app, "REVOKE", request, order).await
+}
+
+/// Use up some of what a user owns: all that is asked for, or nothing.
+#[utoipa::path(
+    post,
+    path = "/v1/entitlements/consumes",
+    tag = "changes",
+    security(("bearer" = [])),
+    params(("Idempotency-Key" = String, Header, description = "1 to 255 visible ASCII characters: repeats with the same key get the first answer")),
+    request_body = ConsumeBody,
+    responses(
+        (status = 200, description = "Consumed; `quantity` is what is left", body = Entitlement),
+        (status = 400, description = "`BAD_REQUEST`: names the field", body = ErrorBody),
+        (status = 401, description = "`UNAUTHORIZED`", body = ErrorBody),
+        (status = 403, description = "`FORBIDDEN`: the scope `entitlement:consume` is missing", body = ErrorBody),
+        (status = 409, description = "`ENTITLEMENT_INSUFFICIENT_QUANTITY`; `ENTITLEMENT_STATE_CONFLICT`: not ACTIVE, or not consumable; `IDEMPOTENCY_KEY_CONFLICT`; `IDEMPOTENCY_KEY_IN_PROGRESS`", body = ErrorBody),
+        (status = 503, description = "`UNAVAILABLE`: safe to repeat with the same key", body = ErrorBody),
+    )
+)]
+pub(super) async fn consume(
+    State(app): State<App>,
+    writer: Unattended<Consume>,
+    key: IdempotencyKey,
+    Json(body): Json<ConsumeBody>,
+) -> Result<Response, ApiError> {
+    let request = request(&writer.caller, &key, "/v1/entitlements/consumes", &body)?;
+    let quantity = positive("quantity", body.quantity)?;
+    let order = Order {
+        user: named("", "user_id", body.user_id)?,
+        sku: named("", "stock_keeping_unit", body.stock_keeping_unit)?,
+        operation: Operation::Consume { quantity },
+        reason: named("", "reason", body.reason)?,
+        purchase: named("", "purchase_id", body.purchase_id)?,
+    };
+    serve_one(&app, "CONSUME", request, order).await
+}
+
+/// Grant many at once: one result per item, idempotent as a whole.
+#[utoipa::path(
+    post,
+    path = "/v1/entitlements/grants/bulk",
+    tag = "changes",
+    security(("bearer" = [])),
+    params(("Idempotency-Key" = String, Header, description = "1 to 255 visible ASCII characters: repeats with the same key get the first answer")),
+    request_body = Bulk<GrantBody>,
+    responses(
+        (status = 200, description = "One result per item, in their order; a refused one has changed nothing", body = BulkResults),
+        (status = 400, description = "`BAD_REQUEST`: names the item and the field; nothing was done", body = ErrorBody),
+        (status = 403, description = "`FORBIDDEN`: the scope `entitlement:grant` is missing", body = ErrorBody),
+        (status = 409, description = "`IDEMPOTENCY_KEY_CONFLICT`; `IDEMPOTENCY_KEY_IN_PROGRESS`", body = ErrorBody),
+        (status = 503, description = "`UNAVAILABLE`: safe to repeat with the same key", body = ErrorBody),
+    )
+)]
+pub(super) async fn grant_many(
+    State(app): State<App>,
+    writer: Unattended<Grant>,
+    key: IdempotencyKey,
+    Json(body): Json<Bulk<GrantBody>>,
+) -> Result<Response, ApiError> {
+    let request = request(&writer.caller, &key, "/v1/entitlements/grants/bulk", &body)?;
+    serve_many(&app, "GRANT", request, body, grant_order).await
+}
+
+/// Revoke many at once: one result per item, idempotent as a whole.
+#[utoipa::path(
+    post,
+    path = "/v1/entitlements/revokes/bulk",
+    tag = "changes",
+    security(("bearer" = [])),
+    params(("Idempotency-Key" = String, Header, description = "1 to 255 visible ASCII characters: repeats with the same key get the first answer")),
+    request_body = Bulk<RevokeBody>,
+    responses(
+        (status = 200, description = "One result per item, in their order; a refused one has changed nothing", body = BulkResults),
+        (status = 400, description = "`BAD_REQUEST`: names the item and the field; nothing was done", body = ErrorBody),
+        (status = 403, description = "`FORBIDDEN`: the scope `entitlement:revoke` is missing", body = ErrorBody),
+        (status = 409, description = "`IDEMPOTENCY_KEY_CONFLICT`; `IDEMPOTENCY_KEY_IN_PROGRESS`", body = ErrorBody),
+        (status = 503, description = "`UNAVAILABLE`: safe to repeat with the same key", body = ErrorBody),
+    )
+)]
+pub(super) async fn revoke_many(
+    State(app): State<App>,
+    writer: Unattended<Revoke>,
+    key: IdempotencyKey,
+    Json(body): Json<Bulk<RevokeBody>>,
+) -> Result<Response, ApiError> {
+    let request = request(&writer.caller, &key, "/v1/entitlements/revokes/bulk", &body)?;
+    serve_many(&app, "REVOKE", request, body, revoke_order).await
+}
+
+/// The request under its key. It is the same as another when its canonical form is: the body as
+/// we understood it, so that neither the order of its fields nor their spelling counts.
+fn request<T: Serialize>(
+    caller: &Caller,
+    key: &IdempotencyKey,
+    path: &str,
+    body: &T,
+) -> Result<Request, ApiError> {
+    let body = serde_json::to_vec(body).map_err(|error| ApiError::internal(&error))?;
+    let hash = RequestHash::of("POST", path, &body);
+    Request::new(caller.identity(), key.0.as_str(), hash).map_err(|_invalid| {
+        ApiError::bad_request("Idempotency-Key has 1 to 255 visible ASCII characters")
+    })
+}
+
+async fn serve_one(
+    app: &App,
+    action: &'static str,
+    request: Request,
+    order: Order,
+) -> Result<Response, ApiError> {
+    let command = Command {
+        request,
+        orders: vec![order],
+        form: Form::One,
+        traceparent: trace::traceparent(&Span::current()),
+    };
+    let served = app.batcher.submit(command).await;
+    respond(action, served.map_err(|error| batch_failed(&error)))
+}
+
+async fn serve_many<T>(
+    app: &App,
+    action: &'static str,
+    request: Request,
+    body: Bulk<T>,
+    order: fn(T, &str) -> Result<Order, ApiError>,
+) -> Result<Response, ApiError> {
+    if body.items.is_empty() || body.items.len() > MAX_ITEMS {
+        return Err(ApiError::bad_request(format!(
+            "items has 1 to {MAX_ITEMS} entries"
+        )));
+    }
+    let items = body.items.into_iter().enumerate();
+    let orders = items.map(|(index, item)| order(item, &format!("items[{index}].")));
+    let command = Command {
+        orders: orders.collect::<Result<_, _>>()?,
+        request,
+        form: Form::Many,
+        traceparent: trace::traceparent(&Span::current()),
+    };
+    let served = app.commands.serve(std::slice::from_ref(&command)).await;
+    let served = served.map_err(|error| failed(&error));
+    let first = served.map(|served| served.into_iter().next().unwrap_or(Served::KeyConflict));
+    respond(action, first)
+}
+
+fn respond(action: &'static str, served: Result<Served, ApiError>) -> Result<Response, ApiError> {
+    let result = match &served {
+        Ok(Served::Answered(reply)) if reply.status() < 400 => "success",
+        Ok(Served::Answered(_) | Served::KeyConflict) => "conflict",
+        Ok(Served::Replayed(_)) => "idempotency_reused",
+        Ok(Served::Malformed(_)) | Err(_) => "error",
+    };
+    metrics::counter!(COMMANDS_TOTAL, "action" => action, "result" => result).increment(1);
+    match served? {
+        Served::Answered(reply) => Ok(as_response(&reply)),
+        Served::Replayed(reply) => {
+            let mut response = as_response(&reply);
+            let told = HeaderValue::from_static("true");
+            response.headers_mut().insert(REPLAYED, told);
+            Ok(response)
+        }
+        Served::Malformed(message) => Err(ApiError::bad_request(message)),
+        Served::KeyConflict => Err(ApiError::conflict(
+            "IDEMPOTENCY_KEY_CONFLICT",
+            "the idempotency key was used for another request",
+        )),
+    }
+}
+
+fn as_response(reply: &Reply) -> Response {
+    let status = StatusCode::from_u16(reply.status()).unwrap_or(StatusCode::OK);
+    answer(status, reply.body().clone())
+}
+
+fn batch_failed(error: &batch::Error<Error>) -> ApiError {
+    match error {
+        batch::Error::Refused(error) => failed(error),
+        batch::Error::Failed(error) => failed(error),
+        batch::Error::Overloaded => ApiError::unavailable("too many requests wait, try again"),
+        batch::Error::Stopped | batch::Error::Cut => {
+            ApiError::unavailable("the service stops, try again")
+        }
+        other => ApiError::internal(other),
+    }
+}
+
+fn failed(error: &Error) -> ApiError {
+    if let Error::Idempotency(idempotency::Error::InProgress) = error {
+        return ApiError::conflict(
+            "IDEMPOTENCY_KEY_IN_PROGRESS",
+            "a request with this idempotency key is still running, try again",
+        )
+        .retry_after(std::time::Duration::from_secs(1));
+    }
+    match error.database() {
+        Some(database) => ApiError::database(database),
+        None => ApiError::internal(error),
+    }
+}
+
+fn grant_order(body: GrantBody, at: &str) -> Result<Order, ApiError> {
+    let quantity = body
+        .quantity
+        .map(|it| positive(&format!("{at}quantity"), it));
+    Ok(Order {
+        user: named(at, "user_id", body.user_id)?,
+        sku: named(at, "stock_keeping_unit", body.stock_keeping_unit)?,
+        operation: Operation::Grant {
+            quantity: quantity.transpose()?,
+            expires_at: body.expires_at,
+        },
+        reason: named(at, "reason", body.reason)?,
+        purchase: named(at, "purchase_id", body.purchase_id)?,
+    })
+}
+
+fn revoke_order(body: RevokeBody, at: &str) -> Result<Order, ApiError> {
+    Ok(Order {
+        user: named(at, "user_id", body.user_id)?,
+        sku: named(at, "stock_keeping_unit", body.stock_keeping_unit)?,
+        operation: Operation::Revoke,
+        reason: named(at, "reason", body.reason)?,
+        purchase: named(at, "purchase_id", body.purchase_id)?,
+    })
+}
+
+fn positive(field: &str, number: i64) -> Result<i64, ApiError> {
+    if number < 1 {
+        return Err(ApiError::bad_request(format!("{field} is at least 1")));
+    }
+    Ok(number)
+}
+
+fn named<N: TryFrom<String, Error = InvalidName>>(
+    at: &str,
+    field: &str,
+    text: String,
+) -> Result<N, ApiError> {
+    N::try_from(text).map_err(|why| ApiError::bad_request(format!("{at}{field} {why}")))
+}

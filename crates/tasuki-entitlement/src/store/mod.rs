@@ -1,0 +1,423 @@
+//! The SQL of entitlement.
+
+use std::collections::HashMap;
+
+use sqlx::PgConnection;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::domain::{Change, Holding, Status};
+
+/// A user and a SKU: which entitlement.
+pub(crate) type Pair<'a> = (&'a str, &'a str);
+
+/// A change, whose it is, and who made it.
+#[derive(Clone, Debug)]
+pub(crate) struct Written<'a> {
+    pub(crate) event_id: Uuid,
+    pub(crate) pair: Pair<'a>,
+    pub(crate) change: &'a Change,
+    pub(crate) caller: &'a str,
+    pub(crate) request_id: Option<&'a str>,
+}
+
+/// Entitlements, and the time at which they were read.
+#[derive(Debug)]
+pub(crate) struct Read<'a> {
+    pub(crate) now: OffsetDateTime,
+    pub(crate) holdings: HashMap<Pair<'a>, Holding>,
+}
+
+/// Reads the entitlements of `pairs`. Their locks must be held: what is read is what the next
+/// version is made of, and the time is taken when everybody before us is done.
+pub(crate) async fn read<'a>(tx: &mut PgConnection, pairs: &[Pair<'a>]) -> sqlx::Result<Read<'a>> {
+    let (users, skus): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
+    let (users, skus) = (owned(&users), owned(&skus));
+    let rows = sqlx::query!(
+        r#"
+        SELECT
+            (SELECT clock_timestamp()) AS "now!",
+            wanted.place AS "place!",
+            held.status AS "status?",
+            held.version AS "version?",
+            held.quantity AS "quantity?",
+            held.expires_at AS "expires_at?",
+            held.granted_at AS "granted_at?",
+            held.revoked_at AS "revoked_at?",
+            held.source AS "source?",
+            held.source_id AS "source_id?",
+            held.updated_at AS "updated_at?"
+        FROM UNNEST($1::text[], $2::text[])
+            WITH ORDINALITY AS wanted (user_id, stock_keeping_unit, place)
+        LEFT JOIN entitlement.entitlements AS held
+            ON held.user_id = wanted.user_id
+            AND held.stock_keeping_unit = wanted.stock_keeping_unit
+        "#,
+        &users,
+        &skus,
+    )
+    .fetch_all(tx)
+    .await?;
+    let now = rows.first().map(|row| row.now);
+    let mut holdings = HashMap::with_capacity(rows.len());
+    for row in rows {
+        // Ordinality counts from 1.
+        let pair = usize::try_from(row.place - 1)
+            .ok()
+            .and_then(|at| pairs.get(at));
+        let (Some(pair), Some(status), Some(version), Some(source), Some(source_id), Some(at)) = (
+            pair,
+            row.status,
+            row.version,
+            row.source,
+            row.source_id,
+            row.updated_at,
+        ) else {
+            continue;
+        };
+        let holding = Holding {
+            status: status_of(&status)?,
+            version,
+            quantity: row.quantity,
+            expires_at: row.expires_at,
+            granted_at: row.granted_at,
+            revoked_at: row.revoked_at,
+            source,
+            source_id,
+            updated_at: at,
+        };
+        holdings.insert(*pair, holding);
+    }
+    let now = now.ok_or(sqlx::Error::RowNotFound)?;
+    Ok(Read { now, holdings })
+}
+
+/// Writes the last version of each entitlement, on top of exactly the version that it was made
+/// from. Answers how many were written; fewer than there are means that somebody changed one
+/// without its lock.
+pub(crate) async fn write(
+    tx: &mut PgConnection,
+    last: &[(Pair<'_>, &Holding, i64)],
+) -> sqlx::Result<u64> {
+    let users: Vec<_> = last.iter().map(|it| it.0.0.to_owned()).collect();
+    let skus: Vec<_> = last.iter().map(|it| it.0.1.to_owned()).collect();
+    let from: Vec<_> = last.iter().map(|it| it.2).collect();
+    let holdings = || last.iter().map(|it| it.1);
+    let statuses: Vec<_> = holdings().map(|it| it.status.as_str().to_owned()).collect();
+    let versions: Vec<_> = holdings().map(|it| it.version).collect();
+    let quantities: Vec<_> = holdings().map(|it| it.quantity).collect();
+    let ends: Vec<_> = holdings().map(|it| it.expires_at).collect();
+    let granted: Vec<_> = holdings().map(|it| it.granted_at).collect();
+    let revoked: Vec<_> = holdings().map(|it| it.revoked_at).collect();
+    let sources: Vec<_> = holdings().map(|it| it.source.clone()).collect();
+    let source_ids: Vec<_> = holdings().map(|it| it.source_id.clone()).collect();
+    let updated: Vec<_> = holdings().map(|it| it.updated_at).collect();
+    let done = sqlx::query_file!(
+        "src/store/write.sql",
+        &users,
+        &skus,
+        &statuses,
+        &versions,
+        &quantities as &[Option<i64>],
+        &ends as &[Option<OffsetDateTime>],
+        &granted as &[Option<OffsetDateTime>],
+        &revoked as &[Option<OffsetDateTime>],
+        &sources,
+        &source_ids,
+        &updated,
+        &from,
+    )
+    .execute(tx)
+    .await?;
+    Ok(done.rows_affected())
+}
+
+/// Writes every change into the audit.
+pub(crate) async fn audit(tx: &mut PgConnection, written: &[Written<'_>]) -> sqlx::Result<()> {
+    let ids: Vec<_> = written.iter().map(|it| it.event_id).collect();
+    let holdings = || written.iter().map(|it| &it.change.holding);
+    let at: Vec<_> = holdings().map(|it| it.updated_at).collect();
+    let users: Vec<_> = written.iter().map(|it| it.pair.0.to_owned()).collect();
+    let skus: Vec<_> = written.iter().map(|it| it.pair.1.to_owned()).collect();
+    let versions: Vec<_> = holdings().map(|it| it.version).collect();
+    let actions: Vec<_> = written
+        .iter()
+        .map(|it| it.change.action.as_str().to_owned())
+        .collect();
+    let sources: Vec<_> = holdings().map(|it| it.source.clone()).collect();
+    let source_ids: Vec<_> = holdings().map(|it| it.source_id.clone()).collect();
+    let callers: Vec<_> = written.iter().map(|it| it.caller.to_owned()).collect();
+    let requests: Vec<_> = written
+        .iter()
+        .map(|it| it.request_id.map(str::to_owned))
+        .collect();
+    let details: Vec<_> = holdings().map(detail).collect();
+    sqlx::query!(
+        r#"
+        INSERT INTO entitlement.entitlement_audit (
+            audit_id, occurred_at, user_id, stock_keeping_unit, version, action, source,
+            source_id, caller, request_id, detail
+        )
+        SELECT
+            done.audit_id, done.occurred_at, done.user_id, done.stock_keeping_unit, done.version,
+            done.action, done.source, done.source_id, done.caller, done.request_id, done.detail
+        FROM UNNEST(
+            $1::uuid[], $2::timestamptz[], $3::text[], $4::text[], $5::bigint[], $6::text[],
+            $7::text[], $8::text[], $9::text[], $10::text[], $11::jsonb[]
+        ) AS done (
+            audit_id, occurred_at, user_id, stock_keeping_unit, version, action, source,
+            source_id, caller, request_id, detail
+        )
+        "#,
+        &ids,
+        &at,
+        &users,
+        &skus,
+        &versions,
+        &actions,
+        &sources,
+        &source_ids,
+        &callers,
+        &requests as &[Option<String>],
+        &details as &[Option<serde_json::Value>],
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// What the other columns don't say; nothing for what is simply owned or not.
+fn detail(holding: &Holding) -> Option<serde_json::Value> {
+    if holding.quantity.is_none() && holding.expires_at.is_none() {
+        return None;
+    }
+    let end = holding.expires_at.map(tasuki_contract::timestamp::format);
+    Some(serde_json::json!({
+        "quantity": holding.quantity,
+        "expires_at": end.and_then(Result::ok),
+    }))
+}
+
+/// One entitlement, and the time.
+pub(crate) async fn find(
+    connection: &mut PgConnection,
+    user: &str,
+    sku: &str,
+) -> sqlx::Result<Option<(Holding, OffsetDateTime)>> {
+    let row = sqlx::query!(
+        r#"
+        SELECT
+            status, version, quantity, expires_at, granted_at, revoked_at, source, source_id,
+            updated_at, clock_timestamp() AS "now!"
+        FROM entitlement.entitlements
+        WHERE user_id = $1 AND stock_keeping_unit = $2
+        "#,
+        user,
+        sku,
+    )
+    .fetch_optional(connection)
+    .await?;
+    let found = row.map(|row| {
+        let holding = Holding {
+            status: status_of(&row.status)?,
+            version: row.version,
+            quantity: row.quantity,
+            expires_at: row.expires_at,
+            granted_at: row.granted_at,
+            revoked_at: row.revoked_at,
+            source: row.source,
+            source_id: row.source_id,
+            updated_at: row.updated_at,
+        };
+        Ok((holding, row.now))
+    });
+    found.transpose()
+}
+
+/// Which of a user's entitlements, from where on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) status: Option<Status>,
+    pub(crate) changed_since: Option<OffsetDateTime>,
+    /// The last one of the page before.
+    pub(crate) after: Option<(OffsetDateTime, String)>,
+    pub(crate) limit: i64,
+}
+
+/// An entitlement in a list.
+#[derive(Clone, Debug)]
+pub(crate) struct Listed {
+    pub(crate) stock_keeping_unit: String,
+    pub(crate) status: String,
+    pub(crate) version: i64,
+    pub(crate) quantity: Option<i64>,
+    pub(crate) expires_at: Option<OffsetDateTime>,
+    pub(crate) updated_at: OffsetDateTime,
+}
+
+/// A user's entitlements, the last change first.
+pub(crate) async fn list(
+    connection: &mut PgConnection,
+    user: &str,
+    wanted: &Wanted,
+) -> sqlx::Result<Vec<Listed>> {
+    let (at, sku) = wanted.after.clone().unzip();
+    sqlx::query_as!(
+        Listed,
+        r#"
+        SELECT stock_keeping_unit, status, version, quantity, expires_at, updated_at
+        FROM entitlement.entitlements
+        WHERE user_id = $1
+            AND ($2::text IS NULL OR status = $2)
+            AND ($3::timestamptz IS NULL OR updated_at >= $3)
+            AND ($4::timestamptz IS NULL OR (updated_at, stock_keeping_unit) < ($4, $5::text))
+        ORDER BY updated_at DESC, stock_keeping_unit DESC
+        LIMIT $6
+        "#,
+        user,
+        wanted.status.map(Status::as_str),
+        wanted.changed_since,
+        at,
+        sku,
+        wanted.limit,
+    )
+    .fetch_all(connection)
+    .await
+}
+
+/// A row of the audit.
+#[derive(Clone, Debug)]
+pub(crate) struct Past {
+    pub(crate) audit_id: Uuid,
+    pub(crate) occurred_at: OffsetDateTime,
+    pub(crate) version: i64,
+    pub(crate) action: String,
+    pub(crate) source: String,
+    pub(crate) source_id: String,
+    pub(crate) caller: String,
+    pub(crate) request_id: Option<String>,
+}
+
+/// The past of one entitlement below a version, the last change first.
+pub(crate) async fn history(
+    connection: &mut PgConnection,
+    user: &str,
+    sku: &str,
+    below: Option<i64>,
+    limit: i64,
+) -> sqlx::Result<Vec<Past>> {
+    sqlx::query_as!(
+        Past,
+        r#"
+        SELECT
+            audit_id, occurred_at, version, action, source, source_id, caller, request_id
+        FROM entitlement.entitlement_audit
+        WHERE user_id = $1 AND stock_keeping_unit = $2 AND ($3::bigint IS NULL OR version < $3)
+        ORDER BY version DESC
+        LIMIT $4
+        "#,
+        user,
+        sku,
+        below,
+        limit,
+    )
+    .fetch_all(connection)
+    .await
+}
+
+/// Entitlements that have run out, the longest ago first, at most `limit`.
+pub(crate) async fn run_out(
+    connection: &mut PgConnection,
+    limit: i64,
+) -> sqlx::Result<Vec<(String, String, String)>> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT user_id, stock_keeping_unit, source_id
+        FROM entitlement.entitlements
+        WHERE expires_at <= now()
+        ORDER BY expires_at
+        LIMIT $1
+        "#,
+        limit,
+    )
+    .fetch_all(connection)
+    .await?;
+    let rows = rows.into_iter();
+    Ok(rows
+        .map(|row| (row.user_id, row.stock_keeping_unit, row.source_id))
+        .collect())
+}
+
+/// A change, and what the outbox knows of its event.
+#[derive(Clone, Debug)]
+pub(crate) struct Audited {
+    pub(crate) audit_id: Uuid,
+    pub(crate) occurred_at: OffsetDateTime,
+    pub(crate) user_id: String,
+    pub(crate) stock_keeping_unit: String,
+    pub(crate) version: i64,
+    /// Rows of its event: waiting or dead, and published.
+    pub(crate) waiting: i64,
+    pub(crate) published: i64,
+}
+
+/// All changes from `from` on, before `until`.
+pub(crate) async fn audited(
+    connection: &mut PgConnection,
+    from: OffsetDateTime,
+    until: OffsetDateTime,
+) -> sqlx::Result<Vec<Audited>> {
+    sqlx::query_file_as!(Audited, "src/store/audited.sql", from, until)
+        .fetch_all(connection)
+        .await
+}
+
+/// Entitlements whose versions are not exactly those of their audit, of those that changed from
+/// `from` on, at most `limit`: user, SKU, version, and the versions that the audit has of it.
+pub(crate) async fn torn(
+    connection: &mut PgConnection,
+    from: OffsetDateTime,
+    limit: i64,
+) -> sqlx::Result<Vec<(String, String, i64, i64)>> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT
+            held.user_id, held.stock_keeping_unit, held.version,
+            count(past.version) AS "audited!"
+        FROM entitlement.entitlements AS held
+        JOIN entitlement.entitlement_audit AS past
+            ON past.user_id = held.user_id
+            AND past.stock_keeping_unit = held.stock_keeping_unit
+        WHERE held.updated_at >= $1
+        GROUP BY held.user_id, held.stock_keeping_unit, held.version
+        HAVING max(past.version) <> held.version
+            OR max(past.version) - min(past.version) + 1 <> count(past.version)
+            OR count(DISTINCT past.version) <> count(past.version)
+        LIMIT $2
+        "#,
+        from,
+        limit,
+    )
+    .fetch_all(connection)
+    .await?;
+    let rows = rows.into_iter();
+    Ok(rows
+        .map(|row| {
+            (
+                row.user_id,
+                row.stock_keeping_unit,
+                row.version,
+                row.audited,
+            )
+        })
+        .collect())
+}
+
+fn owned(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+fn status_of(text: &str) -> sqlx::Result<Status> {
+    let unknown = || sqlx::Error::Decode(format!("status {text:?} is none of ours").into());
+    Status::parse(text).ok_or_else(unknown)
+}

@@ -1,0 +1,144 @@
+//! Ends, quantities, and many at once.
+
+use futures_util::future::join_all;
+use http::StatusCode;
+use serde_json::{Value, json};
+use tasuki_contract::events::entitlement::EventType;
+use tasuki_testkit::eventually;
+
+use crate::support::{World, body};
+
+fn some(user: &str, sku: &str, field: &str, value: Value) -> Value {
+    let mut body = body(user, sku);
+    body.as_object_mut()
+        .unwrap()
+        .insert(field.to_owned(), value);
+    body
+}
+
+#[tokio::test]
+async fn an_entitlement_that_runs_out_is_revoked_with_an_event_of_its_own() {
+    let world = World::start().await;
+    let in_an_hour = world.env.clock.now() + std::time::Duration::from_secs(3600);
+    let end = tasuki_contract::timestamp::format(in_an_hour).unwrap();
+    let granted = world
+        .grant("k", &some("u", "pass", "expires_at", json!(end)))
+        .await;
+    assert_eq!(granted.json()["expires_at"], end);
+    let check = world.get("/v1/users/u/entitlements/pass").await.json();
+    assert_eq!(check["allowed"], true);
+
+    // The hour passes.
+    sqlx::query("UPDATE entitlement.entitlements SET expires_at = now()")
+        .execute(&world.env.db.pool)
+        .await
+        .unwrap();
+    let check = world.get("/v1/users/u/entitlements/pass").await.json();
+    assert_eq!(check["allowed"], false, "at once, not at the next sweep");
+    eventually("it is revoked", async || {
+        let now = world.get("/v1/users/u/entitlements/pass").await.json();
+        (now["entitlement"]["status"] == "REVOKED").then_some(())
+    })
+    .await;
+    let told = world.published(2).await;
+    assert_eq!(told[1].event.event_type(), EventType::EntitlementRevoked);
+    assert_eq!(
+        (&*told[1].event.source, told[1].event.version),
+        ("expired", 2)
+    );
+    let history = world
+        .get("/v1/users/u/entitlements/pass/history")
+        .await
+        .json();
+    assert_eq!(history["history"][0]["action"], "EXPIRE");
+    assert_eq!(history["history"][0]["caller"], "entitlement");
+}
+
+#[tokio::test]
+async fn consumers_at_the_same_moment_never_take_more_than_there_is() {
+    let world = World::start().await;
+    let second = world.another().await;
+    let granted = world
+        .grant("g", &some("u", "potion", "quantity", json!(10)))
+        .await;
+    assert_eq!(granted.json()["quantity"], 10);
+    let take = some("u", "potion", "quantity", json!(1));
+    let hosts = [&world.host, &second];
+    let taking = (0..25).map(|index| {
+        let key = format!("c{index}");
+        let (host, take) = (hosts[index % 2], &take);
+        let world = &world;
+        async move {
+            world
+                .post_to(host, "/v1/entitlements/consumes", &key, take)
+                .await
+        }
+    });
+    let answers = join_all(taking).await;
+    let done = answers
+        .iter()
+        .filter(|it| it.status == StatusCode::OK)
+        .count();
+    assert_eq!(done, 10);
+    let refused = answers
+        .iter()
+        .find(|it| it.status == StatusCode::CONFLICT)
+        .unwrap();
+    assert_eq!(refused.code(), "ENTITLEMENT_INSUFFICIENT_QUANTITY");
+    assert_eq!(refused.json()["message"], "only 0 left");
+    let check = world.get("/v1/users/u/entitlements/potion").await.json();
+    assert_eq!(
+        (&check["allowed"], &check["entitlement"]["version"]),
+        (&json!(false), &json!(11))
+    );
+
+    let more = world
+        .grant("g2", &some("u", "potion", "quantity", json!(5)))
+        .await;
+    assert_eq!(
+        more.json()["quantity"],
+        5,
+        "what is consumed can be topped up"
+    );
+    let plain = world.grant("g3", &body("u", "potion")).await;
+    assert_eq!(plain.code(), "ENTITLEMENT_STATE_CONFLICT");
+}
+
+#[tokio::test]
+async fn many_at_once_get_a_result_each_and_are_idempotent_as_a_whole() {
+    let world = World::start().await;
+    world.grant("k0", &body("u1", "a")).await;
+    let items = json!({ "items": [
+        body("u1", "a"), body("u1", "b"), body("u2", "a"), body("u2", "a"),
+    ]});
+    let done = world
+        .post("/v1/entitlements/grants/bulk", "bulk", &items)
+        .await;
+    assert_eq!(done.status, StatusCode::OK, "{}", done.text);
+    let results = done.json()["results"].as_array().unwrap().clone();
+    let codes: Vec<_> = results
+        .iter()
+        .map(|it| it["error"]["code"].as_str())
+        .collect();
+    let conflict = Some("ENTITLEMENT_STATE_CONFLICT");
+    assert_eq!(codes, [conflict, None, None, conflict]);
+    assert_eq!(results[1]["stock_keeping_unit"], "b");
+
+    let again = world
+        .post("/v1/entitlements/grants/bulk", "bulk", &items)
+        .await;
+    assert_eq!(again.text, done.text);
+    assert_eq!(
+        world
+            .count("SELECT count(*) FROM entitlement.entitlement_audit")
+            .await,
+        3
+    );
+
+    let revoked = world
+        .post("/v1/entitlements/revokes/bulk", "r", &items)
+        .await
+        .json();
+    assert_eq!(revoked["results"][0]["status"], "REVOKED");
+    world.published(6).await;
+}
