@@ -1,0 +1,211 @@
+//! Messages of other services, and what they mean here.
+//!
+//! A message that can't be read is poison: it is refused for good, and what the broker says of
+//! that is kept (`advisories`).
+
+use serde_json::json;
+use tasuki_contract::events::entitlement::EntitlementEvent;
+use tasuki_contract::events::matchmaking::MatchmakingEvent;
+use tasuki_contract::events::{DecodeError, Message};
+use tasuki_contract::names::{InvalidName, Sku, UserId};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use uuid::Uuid;
+
+use crate::domain::Incoming;
+
+/// Why a message can't be read, now or later.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Poison {
+    #[error("not the message that belongs on this subject: {0}")]
+    Undecodable(DecodeError),
+    #[error("event_id is not a UUID")]
+    EventId,
+    #[error("event_type is none that is known here")]
+    EventType,
+    #[error("occurred_at is not a time")]
+    OccurredAt,
+    #[error("{field} {why}")]
+    Name {
+        field: &'static str,
+        why: InvalidName,
+    },
+    #[error("version is below 1")]
+    Version,
+    #[error("nobody is named who could be told")]
+    Nobody,
+}
+
+/// Reads messages of one subject.
+pub(crate) type Reader = fn(&[u8], Option<&str>) -> Result<Incoming, Poison>;
+
+/// Entitlement's.
+pub(crate) fn entitlement(payload: &[u8], trace: Option<&str>) -> Result<Incoming, Poison> {
+    let event = EntitlementEvent::decode(payload).map_err(Poison::Undecodable)?;
+    let kind = event.event_type().name().ok_or(Poison::EventType)?;
+    if event.version < 1 {
+        return Err(Poison::Version);
+    }
+    let named = |field| move |why| Poison::Name { field, why };
+    UserId::try_from(event.user_id.clone()).map_err(named("user_id"))?;
+    Sku::try_from(event.stock_keeping_unit.clone()).map_err(named("stock_keeping_unit"))?;
+    let mut payload = json!({
+        "event_id": event.event_id,
+        "event_type": kind,
+        "occurred_at": event.occurred_at,
+        "user_id": event.user_id,
+        "stock_keeping_unit": event.stock_keeping_unit,
+        "source": event.source,
+        "source_id": event.source_id,
+        "version": event.version,
+        "trace_id": event.trace_id,
+    });
+    if let Some(fields) = payload.as_object_mut() {
+        if let Some(quantity) = event.quantity {
+            fields.insert("quantity".to_owned(), json!(quantity));
+        }
+        if let Some(end) = &event.expires_at {
+            fields.insert("expires_at".to_owned(), json!(end));
+        }
+    }
+    Ok(Incoming {
+        event_id: id(&event.event_id)?,
+        kind,
+        aggregate_key: format!("{}:{}", event.user_id, event.stock_keeping_unit),
+        recipients: vec![event.user_id],
+        version: event.version,
+        occurred_at: time(&event.occurred_at)?,
+        payload: without_nul(payload)?,
+        traceparent: trace.map(str::to_owned),
+    })
+}
+
+/// Matchmaking's.
+pub(crate) fn matchmaking(payload: &[u8], trace: Option<&str>) -> Result<Incoming, Poison> {
+    let event = MatchmakingEvent::decode(payload).map_err(Poison::Undecodable)?;
+    let kind = event.event_type().name().ok_or(Poison::EventType)?;
+    if event.user_ids.is_empty() {
+        return Err(Poison::Nobody);
+    }
+    let named = |field| move |why| Poison::Name { field, why };
+    for user in &event.user_ids {
+        UserId::try_from(user.clone()).map_err(named("user_ids"))?;
+    }
+    Sku::try_from(event.match_id.clone()).map_err(named("match_id"))?;
+    let payload = json!({
+        "event_id": event.event_id,
+        "event_type": kind,
+        "occurred_at": event.occurred_at,
+        "match_id": event.match_id,
+        "mode": event.mode,
+        "user_ids": event.user_ids,
+        "trace_id": event.trace_id,
+    });
+    Ok(Incoming {
+        event_id: id(&event.event_id)?,
+        kind,
+        aggregate_key: format!("match:{}", event.match_id),
+        recipients: event.user_ids,
+        version: 1,
+        occurred_at: time(&event.occurred_at)?,
+        payload: without_nul(payload)?,
+        traceparent: trace.map(str::to_owned),
+    })
+}
+
+fn id(text: &str) -> Result<Uuid, Poison> {
+    Uuid::try_parse(text).map_err(|_error| Poison::EventId)
+}
+
+fn time(text: &str) -> Result<OffsetDateTime, Poison> {
+    OffsetDateTime::parse(text, &Rfc3339).map_err(|_error| Poison::OccurredAt)
+}
+
+/// PostgreSQL stores no NUL in a text, also not in JSON.
+fn without_nul(payload: serde_json::Value) -> Result<serde_json::Value, Poison> {
+    let has_nul = |value: &serde_json::Value| match value {
+        serde_json::Value::String(text) => text.contains('\0'),
+        serde_json::Value::Array(items) => items
+            .iter()
+            .any(|item| item.as_str().is_some_and(|text| text.contains('\0'))),
+        _ => false,
+    };
+    let fields = payload.as_object();
+    if fields.is_some_and(|fields| fields.values().any(has_nul)) {
+        return Err(Poison::Name {
+            field: "a field",
+            why: InvalidName::Control,
+        });
+    }
+    Ok(payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use tasuki_contract::events::entitlement::EventType;
+
+    use super::*;
+
+    fn event() -> EntitlementEvent {
+        EntitlementEvent {
+            event_id: "01930000-0000-7000-8000-000000000001".to_owned(),
+            event_type: EventType::EntitlementGranted.into(),
+            occurred_at: "2026-11-16T09:00:00.000000Z".to_owned(),
+            user_id: "u".to_owned(),
+            stock_keeping_unit: "s".to_owned(),
+            version: 1,
+            ..EntitlementEvent::default()
+        }
+    }
+
+    #[test]
+    fn a_grant_is_read_with_all_its_fields() {
+        let read = entitlement(&event().encode_to_vec(), Some("00-a-b-01")).unwrap();
+        assert_eq!(
+            (read.kind, &*read.aggregate_key),
+            ("EntitlementGranted", "u:s")
+        );
+        assert_eq!(read.recipients, ["u"]);
+        assert_eq!(read.payload.as_object().unwrap().len(), 9);
+        assert_eq!(read.traceparent.as_deref(), Some("00-a-b-01"));
+    }
+
+    #[test]
+    fn every_kind_of_poison_is_told_apart() {
+        type Break = fn(&mut EntitlementEvent);
+        let cases: [(Break, &str); 7] = [
+            (|it| it.event_id = "x".to_owned(), "event_id is not a UUID"),
+            (
+                |it| it.event_type = 0,
+                "event_type is none that is known here",
+            ),
+            (
+                |it| it.event_type = 99,
+                "event_type is none that is known here",
+            ),
+            (
+                |it| it.occurred_at = "soon".to_owned(),
+                "occurred_at is not a time",
+            ),
+            (|it| it.user_id = String::new(), "user_id is required"),
+            (|it| it.version = 0, "version is below 1"),
+            (
+                |it| it.source = "a\0".to_owned(),
+                "a field has a control character",
+            ),
+        ];
+        for (change, words) in cases {
+            let mut event = event();
+            change(&mut event);
+            let poison = entitlement(&event.encode_to_vec(), None).unwrap_err();
+            assert_eq!(poison.to_string(), words);
+        }
+        assert_eq!(
+            entitlement(b"", None),
+            Err(Poison::EventType),
+            "an empty message"
+        );
+        let noise = entitlement(b"\xff\xff\xff", None).unwrap_err();
+        assert!(matches!(noise, Poison::Undecodable(_)));
+    }
+}

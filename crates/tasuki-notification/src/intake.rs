@@ -1,0 +1,188 @@
+//! From a message to notifications, once.
+//!
+//! One transaction for a whole batch: the ids of its events into the inbox, the notifications of
+//! the new ones beside them. Only after the commit is anything acknowledged. A batch that fails is
+//! taken apart, so that one bad message can't hold up the others; unless the database is away,
+//! which is nobody's fault.
+
+use sqlx::{PgConnection, PgPool};
+use tasuki::bus::{Delivery, Handler, Verdict};
+use tasuki::inbox::{self, Arrival, Inbox};
+use tasuki::testing::crash_point;
+use tasuki::worker::{Bell, Error};
+use tasuki::{Clock, begin};
+use tasuki_contract::ids::NotificationId;
+use tasuki_service::database;
+
+use crate::domain::{Channel, Incoming};
+use crate::events::{Poison, Reader};
+use crate::store::{self, New};
+
+/// Messages that can't be read, by consumer. Alert `poison`: above 0.
+const POISON_TOTAL: &str = "tasuki_notification_poison_total";
+
+/// Why events were not taken in.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failed {
+    #[error("the inbox could not be written")]
+    Inbox(#[from] inbox::Error),
+    #[error("notifications could not be written")]
+    Store(#[from] sqlx::Error),
+}
+
+impl Failed {
+    fn is_away(&self) -> bool {
+        match self {
+            Self::Inbox(inbox::Error::Store(error)) | Self::Store(error) => {
+                database::is_away(error)
+            }
+            Self::Inbox(_) => false,
+        }
+    }
+}
+
+/// Takes in the events of one subject.
+#[derive(Clone, Debug)]
+pub(crate) struct Intake {
+    pub(crate) consumer: String,
+    pub(crate) read: Reader,
+    pub(crate) pool: PgPool,
+    pub(crate) inbox: Inbox,
+    pub(crate) default_channels: Vec<Channel>,
+    pub(crate) clock: Clock,
+    /// Rung when there is something to deliver.
+    pub(crate) bell: Bell,
+}
+
+impl Intake {
+    /// What a message means here.
+    pub(crate) fn parse(&self, payload: &[u8], trace: Option<&str>) -> Result<Incoming, Poison> {
+        (self.read)(payload, trace)
+    }
+
+    /// Takes in events in one transaction of its own.
+    async fn take_all(&self, events: &[&Incoming]) -> Result<(), Failed> {
+        let mut tx = begin(&self.pool).await?;
+        self.take(&mut tx, events).await?;
+        crash_point("notification.before_commit");
+        tx.commit().await?;
+        crash_point("notification.committed");
+        self.bell.ring();
+        Ok(())
+    }
+
+    /// Takes in events in the caller's transaction: those that were here before have no effect.
+    pub(crate) async fn take(
+        &self,
+        tx: &mut PgConnection,
+        events: &[&Incoming],
+    ) -> Result<(), Failed> {
+        let recorded: Vec<_> = events
+            .iter()
+            .map(|it| {
+                let event = inbox::Event::new(it.event_id);
+                match &it.traceparent {
+                    Some(trace) => event.traceparent(trace),
+                    None => event,
+                }
+            })
+            .collect();
+        let arrivals = self.inbox.record_all(tx, &self.consumer, &recorded).await?;
+        let new = events.iter().zip(arrivals);
+        let new: Vec<_> = new
+            .filter(|(_, arrival)| *arrival == Arrival::New)
+            .map(|(event, _)| *event)
+            .collect();
+        let mut users: Vec<_> = new.iter().flat_map(|it| &it.recipients).cloned().collect();
+        users.sort_unstable();
+        users.dedup();
+        if users.is_empty() {
+            return Ok(());
+        }
+        let wishes = store::wishes(tx, &users).await?;
+        let mut rows = Vec::with_capacity(new.len());
+        for event in new {
+            for user in &event.recipients {
+                let told = wishes.of(user, event.kind, &self.default_channels);
+                rows.extend(told.into_iter().map(|(channel, endpoint)| New {
+                    id: NotificationId::new(&self.clock).as_uuid(),
+                    event_id: event.event_id,
+                    user,
+                    kind: event.kind,
+                    channel,
+                    endpoint,
+                    aggregate_key: &event.aggregate_key,
+                    version: event.version,
+                    occurred_at: event.occurred_at,
+                    payload: &event.payload,
+                    traceparent: event.traceparent.as_deref(),
+                }));
+            }
+        }
+        if !rows.is_empty() {
+            store::insert(tx, &rows).await?;
+        }
+        Ok(())
+    }
+
+    /// What is to become of an event that was taken in alone.
+    async fn take_one(&self, event: &Incoming) -> Verdict {
+        match self.take_all(&[event]).await {
+            Ok(()) => Verdict::Done,
+            Err(error) => {
+                tracing::warn!(
+                    event.id = %event.event_id,
+                    event.kind = event.kind,
+                    error = &error as &(dyn std::error::Error + 'static),
+                    "event could not be taken in, it will come again",
+                );
+                Verdict::Retry { after: None }
+            }
+        }
+    }
+
+    fn refuse(&self, poison: &Poison) -> Verdict {
+        let consumer = self.consumer.clone();
+        metrics::counter!(POISON_TOTAL, "consumer" => consumer).increment(1);
+        Verdict::Reject {
+            reason: poison.to_string(),
+        }
+    }
+}
+
+impl Handler for Intake {
+    async fn handle(&self, batch: &[Delivery]) -> Result<Vec<Verdict>, Error> {
+        let read = batch
+            .iter()
+            .map(|it| self.parse(&it.payload, it.traceparent()));
+        let read: Vec<_> = read.collect();
+        let good: Vec<_> = read.iter().filter_map(|it| it.as_ref().ok()).collect();
+        let together = match self.take_all(&good).await {
+            Ok(()) => true,
+            Err(error) if error.is_away() => return Err(error.into()),
+            Err(error) => {
+                tracing::warn!(
+                    consumer = self.consumer,
+                    events = good.len(),
+                    error = &error as &(dyn std::error::Error + 'static),
+                    "batch failed, its events are taken in one by one",
+                );
+                false
+            }
+        };
+        let mut verdicts = Vec::with_capacity(batch.len());
+        for read in &read {
+            verdicts.push(match read {
+                Err(poison) => self.refuse(poison),
+                Ok(_) if together => Verdict::Done,
+                Ok(event) => self.take_one(event).await,
+            });
+        }
+        Ok(verdicts)
+    }
+
+    async fn ready(&self) -> Result<(), Error> {
+        let mut connection = self.pool.acquire().await?;
+        Ok(store::ping(&mut connection).await?)
+    }
+}

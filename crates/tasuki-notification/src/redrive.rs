@@ -1,0 +1,161 @@
+//! Messages that were set aside, sent back to work by a person.
+//!
+//! The message is read from its stream by its number and taken in as if it had just arrived, in
+//! the transaction that closes its entry. Doing it again changes nothing: the entry is closed, and
+//! the inbox knows the event.
+
+use std::sync::Arc;
+
+use sqlx::PgPool;
+use tasuki::begin;
+use tasuki::bus::{NatsBus, Streams};
+use tasuki::worker::Error;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::intake::Intake;
+use crate::store::broker::{self, End};
+
+/// An entry of the list of messages that were set aside.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SetAside {
+    /// The stream.
+    pub stream: String,
+    /// When that stream was created.
+    pub stream_created_at: OffsetDateTime,
+    /// The message's number in it.
+    pub stream_seq: i64,
+    /// Whose consumer it was set aside by.
+    pub consumer: String,
+    /// The message's id, if it had one.
+    pub message_id: Option<Uuid>,
+    /// `MAX_DELIVERIES`, `TERMINATED` or `MISSED`.
+    pub kind: String,
+    /// Why.
+    pub reason: Option<String>,
+    /// How often it was delivered.
+    pub deliveries: Option<i64>,
+    /// When it was set aside.
+    pub created_at: OffsetDateTime,
+    /// When it was taken in after all.
+    pub redriven_at: Option<OffsetDateTime>,
+    /// When somebody gave it up.
+    pub discarded_at: Option<OffsetDateTime>,
+    /// What went wrong at the last redrive.
+    pub last_error: Option<String>,
+}
+
+/// What became of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Redriven {
+    /// It was taken in now.
+    Done,
+    /// It is not open: nothing was done.
+    NotOpen,
+    /// It can't be taken in, and stays open.
+    Failed(String),
+}
+
+/// The messages that were set aside.
+#[derive(Clone, Debug)]
+pub struct Aside {
+    pub(crate) pool: PgPool,
+    pub(crate) bus: Arc<NatsBus>,
+    pub(crate) intakes: Vec<Intake>,
+}
+
+impl Aside {
+    /// The latest entries, the open ones or all.
+    ///
+    /// # Errors
+    /// When the database can't be asked.
+    pub async fn list(&self, open_only: bool, limit: u32) -> sqlx::Result<Vec<SetAside>> {
+        let mut connection = self.pool.acquire().await?;
+        let entries = broker::list(&mut connection, open_only, limit.into()).await?;
+        Ok(entries.into_iter().map(SetAside::from).collect())
+    }
+
+    /// Takes an entry's message in, and closes the entry in the same transaction.
+    ///
+    /// # Errors
+    /// When the database or the broker can't be asked; nothing has changed then.
+    pub async fn redrive(&self, entry: &SetAside, actor: &str) -> Result<Redriven, Error> {
+        let key = (&*entry.stream, entry.stream_created_at, entry.stream_seq);
+        let mut tx = begin(&self.pool).await?;
+        if broker::hold(&mut tx, key.0, key.1, key.2).await?.is_none() {
+            return Ok(Redriven::NotOpen);
+        }
+        // Inside the transaction, which holds nothing but this entry: two people at once must not
+        // both read and then both act.
+        let outcome = self.take(&mut tx, entry).await?;
+        let end = match &outcome {
+            Redriven::Failed(why) => End::StillFailing(why),
+            Redriven::Done | Redriven::NotOpen => End::Redriven,
+        };
+        broker::end(&mut tx, key, actor, &end).await?;
+        tx.commit().await?;
+        for intake in &self.intakes {
+            intake.bell.ring();
+        }
+        Ok(outcome)
+    }
+
+    /// Gives an entry up, with a reason; says whether it was open.
+    ///
+    /// # Errors
+    /// When the database can't be asked.
+    pub async fn discard(&self, entry: &SetAside, actor: &str, reason: &str) -> sqlx::Result<bool> {
+        let key = (&*entry.stream, entry.stream_created_at, entry.stream_seq);
+        let mut tx = begin(&self.pool).await?;
+        if broker::hold(&mut tx, key.0, key.1, key.2).await?.is_none() {
+            return Ok(false);
+        }
+        broker::end(&mut tx, key, actor, &End::Discarded(reason)).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    async fn take(&self, tx: &mut sqlx::PgConnection, entry: &SetAside) -> Result<Redriven, Error> {
+        let failed = |why: &str| Ok(Redriven::Failed(why.to_owned()));
+        let mut intakes = self.intakes.iter();
+        let Some(intake) = intakes.find(|intake| intake.consumer == entry.consumer) else {
+            return failed("its consumer is not configured here");
+        };
+        let state = self.bus.stream(&entry.stream).await?;
+        if state.is_none_or(|state| state.created_at != entry.stream_created_at) {
+            return failed("its stream was made again, the message is gone");
+        }
+        let sequence = u64::try_from(entry.stream_seq)?;
+        let Some(message) = self.bus.message_at(&entry.stream, sequence).await? else {
+            return failed("the stream has it no longer");
+        };
+        match intake.parse(&message.payload, message.header("traceparent")) {
+            Ok(event) => {
+                intake.take(tx, &[&event]).await?;
+                Ok(Redriven::Done)
+            }
+            Err(poison) => failed(&poison.to_string()),
+        }
+    }
+}
+
+impl From<broker::Entry> for SetAside {
+    fn from(entry: broker::Entry) -> Self {
+        Self {
+            stream: entry.stream,
+            stream_created_at: entry.stream_created_at,
+            stream_seq: entry.stream_seq,
+            consumer: entry.consumer,
+            message_id: entry.message_id,
+            kind: entry.kind,
+            reason: entry.reason,
+            deliveries: entry.deliveries,
+            created_at: entry.created_at,
+            redriven_at: entry.redriven_at,
+            discarded_at: entry.discarded_at,
+            last_error: entry.last_error,
+        }
+    }
+}

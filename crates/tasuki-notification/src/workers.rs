@@ -1,0 +1,282 @@
+//! What notification does in the background: take in, set aside, sweep, deliver, keep tables
+//! small.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tasuki::admin::Gauges;
+use tasuki::bus::{Consumer, ConsumerSpec, NatsBus};
+use tasuki::dlq::Letters;
+use tasuki::inbox::Inbox;
+use tasuki::lease::{Leases, Owner, Route, Runner, Settings, Unit};
+use tasuki::retry::Backoff;
+use tasuki::upkeep::{self, Expiring, Partitioned, Upkeep};
+use tasuki::worker::{Bell, Error, Listener, Ringer, Tick, Worker};
+use tasuki::{Clock, Schema};
+use tasuki_service::Service;
+use tasuki_service::service::Tables;
+use tasuki_service::telemetry::trace;
+use tokio::sync::Mutex;
+
+use crate::advisories::Advisories;
+use crate::config::{Notification, Source};
+use crate::delivery::{Inside, Outside};
+use crate::intake::Intake;
+use crate::live::{Followed, Heads};
+use crate::store::{self, delivery};
+use crate::sweep::Sweep;
+use crate::webhook::circuit::{Circuits, Limits};
+use crate::webhook::send::Sender;
+use crate::{NAME, broker};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Batches of deliveries in flight at a time.
+const IN_FLIGHT: usize = 2;
+/// Notifications that wait for longer than they are kept. Alert `notification-stuck`: above 0.
+const STUCK: &str = "tasuki_notification_stuck_rows";
+/// Messages that were set aside, and are open. Alert `broker-dlq`: above 0.
+const ASIDE_OPEN: &str = "tasuki_notification_aside_open_rows";
+
+/// Everything that workers share.
+pub(crate) struct Shop<'a> {
+    pub(crate) own: &'a Notification,
+    pub(crate) tables: &'a Tables,
+    pub(crate) bus: &'a Arc<NatsBus>,
+    pub(crate) sender: &'a Sender,
+    pub(crate) followed: &'a Followed,
+    pub(crate) deliveries: &'a Bell,
+    pub(crate) inboxes: &'a Bell,
+    pub(crate) clock: &'a Clock,
+    pub(crate) replicas: usize,
+}
+
+impl Shop<'_> {
+    /// Adds all of them to `service`.
+    pub(crate) fn staff(&self, mut service: Service) -> Result<Service, upkeep::Error> {
+        for (source, intake) in broker::intakes(self) {
+            if source.enabled {
+                service = self.consume(service, source, intake);
+            }
+        }
+        if self.own.delivery.enabled {
+            service = self.deliver(service);
+        }
+        if self.own.retention.enabled {
+            service = service.worker(self.upkeep()?).worker(self.watch());
+        }
+        let pool = self.tables.database.workers.clone();
+        let letters = letters(&self.tables.schema);
+        let name = format!("{NAME}.gauges");
+        let gauges = Gauges::new(
+            &name,
+            pool,
+            &self.tables.schema,
+            &letters,
+            self.clock.clone(),
+        );
+        Ok(self.tell(service.worker(gauges)))
+    }
+
+    /// Reads one stream, and what the broker says of it.
+    fn consume(&self, mut service: Service, source: &Source, intake: Intake) -> Service {
+        let pool = self.tables.database.workers.clone();
+        let spec = source.spec(self.replicas);
+        let name = |what: &str| format!("{NAME}.{}-{what}", source.durable);
+        let consumer = Consumer::new(
+            name("intake"),
+            self.bus.as_ref().clone(),
+            spec.clone(),
+            intake,
+        )
+        .with_max_batch(source.batch_size)
+        .with_backoff(backoff())
+        .linking_traces(trace::link)
+        .remembering(pool.clone(), &self.tables.schema);
+        service = service.worker(consumer);
+        for (kind, spec) in ["given-up", "refused"]
+            .iter()
+            .zip(source.advisories(self.replicas))
+        {
+            service = service.worker(self.keep_advisories(name(kind), spec));
+        }
+        service.worker(Sweep {
+            name: name("sweep"),
+            spec,
+            bus: Arc::clone(self.bus),
+            pool,
+            inbox: Inbox::new(&self.tables.schema),
+            every: self.own.sweep.interval,
+            before: Mutex::new(None),
+        })
+    }
+
+    fn keep_advisories(&self, name: String, spec: ConsumerSpec) -> impl Worker + use<> {
+        let handler = Advisories {
+            pool: self.tables.database.workers.clone(),
+            bus: Arc::clone(self.bus),
+        };
+        Consumer::new(name, self.bus.as_ref().clone(), spec, handler)
+    }
+
+    fn deliver(&self, service: Service) -> Service {
+        let schema = &self.tables.schema;
+        let policy = self.own.delivery.leased.policy();
+        let injection = self.own.delivery.failure_injection.clone();
+        let inside = Inside {
+            leases: Leases::new(schema, &delivery::INSIDE),
+            policy: policy.clone(),
+            injection: injection.clone(),
+            clock: self.clock.clone(),
+            inboxes: self.inboxes.clone(),
+        };
+        let webhook = &self.own.webhook;
+        let outside = Outside {
+            leases: Leases::new(schema, &delivery::WEBHOOK),
+            policy,
+            injection,
+            pool: self.tables.database.workers.clone(),
+            sender: self.sender.clone(),
+            circuits: Circuits::new(Limits {
+                concurrent: webhook.endpoint_concurrency,
+                failures: webhook.circuit_failures,
+                ..Limits::default()
+            }),
+            clock: self.clock.clone(),
+        };
+        let inside = Runner::new(inside, self.lease(Unit::Batch, IN_FLIGHT));
+        let outside = Runner::new(outside, self.lease(Unit::Row, webhook.concurrency));
+        self.deliveries.wakes(&inside.wake());
+        self.deliveries.wakes(&outside.wake());
+        service.worker(inside).worker(outside)
+    }
+
+    fn lease(&self, unit: Unit, slots: usize) -> Settings {
+        let leased = &self.own.delivery.leased;
+        Settings {
+            pool: self.tables.database.workers.clone(),
+            route: Route::Direct,
+            owner: Owner::here(),
+            unit,
+            slots,
+            batch: leased.batch_size,
+            lease: leased.lease,
+            poll: leased.poll_interval,
+        }
+    }
+
+    /// What tells other processes that there is something to deliver or to see, and hears it.
+    fn tell(&self, service: Service) -> Service {
+        let pool = self.tables.database.workers.clone();
+        let (deliveries, inboxes) = ("notification.deliveries", "notification.inboxes");
+        let ringer =
+            |name: &str, channel: &str, bell: &Bell| Ringer::new(name, pool.clone(), channel, bell);
+        let heads = Heads {
+            followed: self.followed.clone(),
+            pool: self.tables.database.requests.clone(),
+            wake: tasuki::worker::Wake::default(),
+        };
+        self.inboxes.wakes(&heads.wake);
+        let ears = Listener::new("notification.listener", pool.clone())
+            .rings(deliveries, self.deliveries)
+            .rings(inboxes, self.inboxes);
+        let rings = [
+            ringer(
+                "notification.deliveries-ringer",
+                deliveries,
+                self.deliveries,
+            ),
+            ringer("notification.inboxes-ringer", inboxes, self.inboxes),
+        ];
+        // Whoever serves requests has followers to tell, and replays to ring for.
+        service.serving(move |supervisor| {
+            supervisor.start(heads);
+            supervisor.start(ears);
+            for ringer in rings {
+                supervisor.start(ringer);
+            }
+        })
+    }
+
+    fn upkeep(&self) -> Result<Upkeep, upkeep::Error> {
+        let keep = DAY * self.own.retention.retention_days;
+        let pool = self.tables.database.workers.clone();
+        Ok(Upkeep::new(pool, &self.tables.schema)
+            .partitioned(
+                Partitioned::by_uuid_v7("processed_events", "event_id", "processed_at").keep(keep),
+            )?
+            .partitioned(Partitioned::by_time("notifications_sent", "created_at").keep(keep))?
+            .partitioned(Partitioned::by_time("webhook_attempts", "attempted_at").keep(keep))?
+            // Dead ones only: what waits is never removed, however old it is.
+            .expiring(
+                Expiring::new("notifications_live", "created_at")
+                    .keep(keep)
+                    .only("next_retry_at = 'infinity' AND status = 'FAILED'"),
+            )?
+            .poll_every(self.own.retention.cleanup_interval))
+    }
+
+    fn watch(&self) -> Watch {
+        Watch {
+            pool: self.tables.database.workers.clone(),
+            keep: DAY * self.own.retention.retention_days,
+            clock: self.clock.clone(),
+        }
+    }
+}
+
+/// The dead letters of notification.
+pub(crate) fn letters(schema: &Schema) -> Letters {
+    Letters::new(schema, &[delivery::INSIDE])
+}
+
+/// The delays between deliveries of a message that fails: ten of them span more than an hour.
+pub(crate) fn backoff() -> Backoff {
+    let quarter = Duration::from_secs(15 * 60);
+    Backoff::exponential(Duration::from_secs(1), quarter)
+        .factor(4.0)
+        .jitter(1.0, 1.2)
+}
+
+/// Notices what waits for longer than it is kept, and what was set aside.
+struct Watch {
+    pool: sqlx::PgPool,
+    keep: Duration,
+    clock: Clock,
+}
+
+impl Worker for Watch {
+    fn name(&self) -> &str {
+        "notification.watch"
+    }
+
+    fn poll_interval(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+
+    async fn tick(&self) -> Result<Tick, Error> {
+        let mut connection = self.pool.acquire().await?;
+        let stuck = store::stuck(&mut connection, self.clock.now() - self.keep).await?;
+        let aside = store::broker::open(&mut connection).await?;
+        let number = |count: i64| u32::try_from(count).map_or(f64::from(u32::MAX), f64::from);
+        metrics::gauge!(STUCK).set(number(stuck));
+        metrics::gauge!(ASIDE_OPEN).set(number(aside));
+        if stuck > 0 {
+            tracing::error!(
+                notifications = stuck,
+                "notifications wait for longer than they are kept"
+            );
+        }
+        Ok(Tick::Idle)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_deliveries_of_a_failing_message_span_more_than_an_hour() {
+        let least: Duration = (1..10).map(|delivery| backoff().delay(delivery, 0.0)).sum();
+        assert!(least >= Duration::from_secs(3600), "{least:?}");
+    }
+}

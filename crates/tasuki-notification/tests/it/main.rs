@@ -1,0 +1,13 @@
+//! Notification against real servers.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
+mod aside;
+mod away;
+mod delivery;
+mod inbox;
+mod intake;
+mod retention;
+mod stream;
+mod support;
+mod webhooks;
