@@ -69,6 +69,22 @@ pub(crate) enum Command {
     /// Sign service tokens and rotate the keys that sign them.
     #[command(subcommand)]
     Token(Token),
+    /// See and repair the outboxes: what waits, what is dead, what the broker lost.
+    #[command(subcommand)]
+    Outbox(Outbox),
+    /// See what will not be retried by itself, and send it again or give it up.
+    #[command(subcommand)]
+    Dlq(Dlq),
+    /// Check that every change that was answered has its event and its notification, once.
+    ///
+    /// Walks from entitlement's audit over the outbox and the inbox to the notifications, and
+    /// reports whatever is missing or double, with the window that was covered. Exit code 1 when
+    /// there is anything.
+    Verify(Verify),
+    /// Watch a grant on its way, with times.
+    ///
+    /// Needs a running platform: `tasuki up` in this folder, or `--env-file`.
+    Demo,
     /// Print the version.
     Version,
     /// Print completions for a shell.
@@ -194,4 +210,104 @@ pub(crate) enum Token {
         #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..))]
         keep: u8,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Outbox {
+    /// How the outboxes are: what waits, for how long, what is dead.
+    List,
+    /// Where an event is.
+    Show {
+        /// The event.
+        event: uuid::Uuid,
+    },
+    /// Send dead events again.
+    Retry {
+        /// These events.
+        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        events: Vec<uuid::Uuid>,
+        /// All that are dead.
+        #[arg(long)]
+        all: bool,
+    },
+    /// Remove published events that are older than this, or than their retention if that is
+    /// shorter. What waits or is dead stays.
+    Cleanup {
+        /// E.g. 7d.
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+        older_than: Duration,
+    },
+    /// Compare what was published with what the broker holds, now, and send again what it lost.
+    Reconcile,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Dlq {
+    /// What is dead or set aside, the latest first.
+    List(Dead),
+    /// One of them, whole, with what was done about it.
+    Show {
+        /// Its id, as `list` shows it.
+        id: String,
+    },
+    /// Send back to work.
+    Redrive {
+        #[command(flatten)]
+        dead: Dead,
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Give up, for good.
+    Discard {
+        #[command(flatten)]
+        dead: Dead,
+        #[command(flatten)]
+        which: Which,
+        /// Why. It is kept.
+        #[arg(long)]
+        reason: String,
+    },
+}
+
+/// Which dead letters are meant.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Dead {
+    /// Of this service only.
+    #[arg(long)]
+    pub(crate) service: Option<Name>,
+    /// Of this table only: `outbox_events`, `notifications_live`, or `broker` for messages that the
+    /// broker gave up.
+    #[arg(long)]
+    pub(crate) source: Option<String>,
+    /// Of this type of event or kind of job only.
+    #[arg(long)]
+    pub(crate) kind: Option<String>,
+    /// Whose error has this in it.
+    #[arg(long)]
+    pub(crate) error: Option<String>,
+}
+
+/// One, some or all of them.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Which {
+    /// These, by the ids that `list` shows.
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub(crate) ids: Vec<String>,
+    /// All that are open and fit.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Only say which are meant.
+    #[arg(long)]
+    pub(crate) preview: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Verify {
+    /// Changes of the last while only, e.g. 1h. Without it: as far back as published events are
+    /// kept; give it after an `outbox cleanup` that removed more than that.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) since: Option<Duration>,
+    /// What is younger than this may still be on its way.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub(crate) settle: Duration,
 }

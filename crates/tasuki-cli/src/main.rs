@@ -6,8 +6,11 @@
 
 mod args;
 mod credentials;
+mod dead;
+mod demo;
 mod env_file;
 mod migrate;
+mod outbox;
 mod output;
 mod platform;
 mod private_file;
@@ -16,6 +19,7 @@ mod settings;
 mod status;
 mod tokens;
 mod up;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -65,6 +69,10 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Status(options) => status::run(&source, &options, json).await,
         Command::Apikey(command) => credentials::run(&source, &command, json).await,
         Command::Token(command) => tokens::run(&source, &command, json),
+        Command::Outbox(command) => outbox::run(&source, &command, json).await,
+        Command::Dlq(command) => dead::run(&source, &command, json).await,
+        Command::Verify(options) => verify::run(&source, &options, json).await,
+        Command::Demo => demo::run(&source, json).await,
         Command::Version => output::version(json),
         Command::Completions { shell } => {
             let mut command = Args::command();

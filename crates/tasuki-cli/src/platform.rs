@@ -5,6 +5,10 @@ use clap::ValueEnum;
 use serde::Deserialize;
 use std::path::PathBuf;
 use tasuki::Clock;
+use tasuki::dlq::Letters;
+use tasuki::upkeep::Upkeep;
+use tasuki_entitlement::Entitlement;
+use tasuki_notification::{Aside, Notification};
 use tasuki_service::config::Common;
 use tasuki_service::service::Tables;
 use tasuki_service::{Config, Service};
@@ -21,14 +25,20 @@ const DEFAULTS: &str = include_str!("default.toml");
 pub(crate) enum Name {
     /// What runs, and how it is.
     System,
+    /// Who owns what.
+    Entitlement,
+    /// Events, delivered to people.
+    Notification,
 }
 
 impl Name {
-    pub(crate) const ALL: [Self; 1] = [Self::System];
+    pub(crate) const ALL: [Self; 3] = [Self::System, Self::Entitlement, Self::Notification];
 
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::System => tasuki_system::NAME,
+            Self::Entitlement => tasuki_entitlement::NAME,
+            Self::Notification => tasuki_notification::NAME,
         }
     }
 }
@@ -53,16 +63,27 @@ pub(crate) struct Platform {
     pub(crate) stack: Stack,
     pub(crate) clock: Clock,
     system: System,
+    entitlement: Entitlement,
+    notification: Notification,
 }
+
+/// The commented defaults of everything, in the order of the reference.
+const PARTS: [&str; 5] = [
+    Common::DEFAULTS,
+    tasuki_system::DEFAULTS,
+    tasuki_entitlement::DEFAULTS,
+    tasuki_notification::DEFAULTS,
+    DEFAULTS,
+];
 
 /// The commented defaults of everything, as one file.
 pub(crate) fn defaults() -> String {
-    [Common::DEFAULTS, tasuki_system::DEFAULTS, DEFAULTS].concat()
+    PARTS.concat()
 }
 
 /// The configuration in force: defaults, file, environment, file of variables.
 pub(crate) fn configuration(source: &Source) -> anyhow::Result<Config> {
-    let mut config = Config::defaults(&[Common::DEFAULTS, tasuki_system::DEFAULTS, DEFAULTS])?;
+    let mut config = Config::defaults(&PARTS)?;
     if let Some(file) = &source.config {
         config = config.with_file(file)?;
     }
@@ -71,6 +92,18 @@ pub(crate) fn configuration(source: &Source) -> anyhow::Result<Config> {
         config = config.with_environment(env_file::read(file)?)?;
     }
     Ok(config)
+}
+
+/// The configuration of the platform that an operator means: what is configured, or else the
+/// `tasuki up` that runs in this folder.
+pub(crate) fn of_running(source: &Source) -> anyhow::Result<Platform> {
+    let config = configuration(source)?;
+    let platform = Platform::read(&config)?;
+    let env = platform.stack.run_dir.join("env");
+    if !platform.common.database.url.is_empty() || source.env_file.is_some() || !env.exists() {
+        return Ok(platform);
+    }
+    Platform::read(&config.with_environment(env_file::read(&env)?)?)
 }
 
 /// The variables of this process that concern us.
@@ -92,6 +125,8 @@ impl Platform {
             common: Common::read(config)?,
             stack: config.section("stack")?,
             system: tasuki_system::config(config)?,
+            entitlement: tasuki_entitlement::config(config)?,
+            notification: tasuki_notification::config(config)?,
             clock: Clock::system(),
         })
     }
@@ -117,7 +152,46 @@ impl Platform {
     pub(crate) fn tables_of(&self, name: Name) -> anyhow::Result<Tables> {
         Ok(match name {
             Name::System => tasuki_system::tables(&self.common, &self.system)?,
+            Name::Entitlement => tasuki_entitlement::tables(&self.common, &self.entitlement)?,
+            Name::Notification => tasuki_notification::tables(&self.common, &self.notification)?,
         })
+    }
+
+    /// The dead letters of a service that has any, and its tables.
+    pub(crate) fn letters_of(&self, name: Name) -> anyhow::Result<Option<(Tables, Letters)>> {
+        let tables = self.tables_of(name)?;
+        let letters = match name {
+            Name::System => return Ok(None),
+            Name::Entitlement => Letters::new(&tables.schema, &[]),
+            Name::Notification => tasuki_notification::letters(&tables),
+        };
+        Ok(Some((tables, letters)))
+    }
+
+    /// The messages that the broker gave up on their way to notification.
+    pub(crate) async fn aside(&self) -> anyhow::Result<Aside> {
+        let tables = self.tables_of(Name::Notification)?;
+        let (common, clock) = (&self.common, &self.clock);
+        Ok(tasuki_notification::aside(common, &self.notification, &tables, clock).await?)
+    }
+
+    /// Compares what entitlement has published with what the broker holds.
+    pub(crate) async fn reconcile(&self) -> anyhow::Result<()> {
+        let tables = self.tables_of(Name::Entitlement)?;
+        let done = tasuki_entitlement::reconcile(&self.common, &self.entitlement, &tables).await;
+        done.map_err(|error| anyhow::anyhow!(error))
+    }
+
+    /// How long events that were published are kept.
+    pub(crate) fn published_ttl(&self) -> std::time::Duration {
+        self.entitlement.outbox.published_ttl
+    }
+
+    /// What keeps entitlement's tables small.
+    pub(crate) fn upkeep(&self) -> anyhow::Result<(Tables, Upkeep)> {
+        let tables = self.tables_of(Name::Entitlement)?;
+        let upkeep = tasuki_entitlement::upkeep(&self.entitlement, &tables)?;
+        Ok((tables, upkeep))
     }
 
     /// The tables of every service.
@@ -129,18 +203,29 @@ impl Platform {
     }
 
     /// The services of these names, ready to be hosted.
-    pub(crate) fn services(&self, names: &[Name]) -> anyhow::Result<Vec<Service>> {
-        names.iter().map(|name| self.service(*name)).collect()
+    pub(crate) async fn services(&self, names: &[Name]) -> anyhow::Result<Vec<Service>> {
+        let mut services = Vec::with_capacity(names.len());
+        for name in names {
+            let service = self.service(*name).await;
+            let why = || format!("the {} service can't start", name.as_str());
+            services.push(service.with_context(why)?);
+        }
+        Ok(services)
     }
 
-    fn service(&self, name: Name) -> anyhow::Result<Service> {
+    async fn service(&self, name: Name) -> anyhow::Result<Service> {
         let tables = self.tables_of(name)?;
-        match name {
+        let (common, clock) = (&self.common, &self.clock);
+        Ok(match name {
             Name::System => {
-                let watched = self.tables()?;
-                tasuki_system::service(&self.common, &self.system, tables, watched, &self.clock)
-                    .context("the system service can't start")
+                tasuki_system::service(common, &self.system, tables, self.tables()?, clock)?
             }
-        }
+            Name::Entitlement => {
+                tasuki_entitlement::service(common, &self.entitlement, tables, clock).await?
+            }
+            Name::Notification => {
+                tasuki_notification::service(common, &self.notification, tables, clock).await?
+            }
+        })
     }
 }

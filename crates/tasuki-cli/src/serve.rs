@@ -38,7 +38,7 @@ pub(crate) async fn run(source: &Source, options: &Serve) -> anyhow::Result<Exit
             names.push(*name);
         }
     }
-    let services = platform.services(&names)?;
+    let services = platform.services(&names).await?;
     let running = tokio::select! {
         running = Box::pin(host.start(services)) => running?,
         // Nothing was promised to anybody yet.

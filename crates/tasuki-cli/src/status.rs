@@ -95,7 +95,7 @@ async fn ask(source: &Source) -> anyhow::Result<Status> {
 
 /// The environment; what `--env-file` names over it; and where neither says whom to ask, what
 /// the `tasuki up` of this folder has written.
-fn variables(source: &Source) -> anyhow::Result<HashMap<String, String>> {
+pub(crate) fn variables(source: &Source) -> anyhow::Result<HashMap<String, String>> {
     let mut variables: HashMap<_, _> = platform::environment()?.into_iter().collect();
     if let Some(file) = &source.env_file {
         variables.extend(env_file::read(file)?);

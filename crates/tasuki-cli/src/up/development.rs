@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use tasuki::Clock;
-use tasuki_service::auth::credentials::{Credential, Credentials, NewCredential};
+use tasuki_service::auth::credentials::{Credential, Credentials, NewCredential, ScopeName};
 use tasuki_service::config::Config;
 use tasuki_service::host::Running;
 use tasuki_service::service::Tables;
@@ -22,6 +22,7 @@ use crate::private_file;
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Kept {
     operator_token: Option<String>,
+    api_key: Option<String>,
     #[serde(default)]
     ports: BTreeMap<String, u16>,
 }
@@ -72,27 +73,30 @@ impl Development {
         Ok(config)
     }
 
-    /// Puts the development credentials of a service into its database, made on first start.
+    /// Puts the development credentials of a service into its database, made on first start:
+    /// one operator token for all of them, and one API key where there are scopes.
     pub(super) async fn import(&mut self, tables: &Tables, clock: &Clock) -> anyhow::Result<()> {
-        if tables.service != tasuki_system::NAME {
-            return Ok(());
+        let operator = NewCredential::operator("development")?;
+        let kept = self.kept.operator_token.take();
+        let kept = put(tables, clock, kept, &operator).await?;
+        self.kept.operator_token = Some(kept);
+        let scopes = scopes(tables.service)?;
+        if !scopes.is_empty() {
+            let wanted = NewCredential::api_key("development", scopes)?;
+            let kept = self.kept.api_key.take();
+            self.kept.api_key = Some(put(tables, clock, kept, &wanted).await?);
         }
-        let credentials = Credentials::new(&tables.schema);
-        let wanted = NewCredential::operator("development")?;
-        let mut connection = tables.database.workers.acquire().await?;
-        if let Some(kept) = &self.kept.operator_token {
-            let kept: Credential = kept.parse()?;
-            credentials.import(&mut connection, &kept, &wanted).await?;
-            return Ok(());
-        }
-        let made = credentials.create(&mut connection, clock, &wanted).await?;
-        self.kept.operator_token = Some(made.expose().to_owned());
         self.keep()
     }
 
     /// The operator token of the console and the status page.
     pub(super) fn operator_token(&self) -> &str {
         self.kept.operator_token.as_deref().unwrap_or_default()
+    }
+
+    /// The API key that may do all that API keys can be allowed to.
+    pub(super) fn api_key(&self) -> &str {
+        self.kept.api_key.as_deref().unwrap_or_default()
     }
 
     /// What `.tasuki/run/env` says: names for people and scripts, then the settings by which
@@ -129,6 +133,8 @@ impl Development {
         all.push(("TASUKI_PLATFORM__MODE".to_owned(), "development".to_owned()));
         let operator = self.operator_token().to_owned();
         all.push(("TASUKI_OPERATOR_TOKEN".to_owned(), operator));
+        let api_key = self.api_key().to_owned();
+        all.push(("TASUKI_API_KEY".to_owned(), api_key));
         all
     }
 
@@ -144,4 +150,34 @@ impl Development {
     fn keep(&self) -> anyhow::Result<()> {
         private_file::write(&self.path, &toml::to_string(&self.kept)?)
     }
+}
+
+/// What the development key may do at `service`.
+fn scopes(service: &str) -> anyhow::Result<Vec<ScopeName>> {
+    let names: &[&str] = match service {
+        tasuki_entitlement::NAME => &tasuki_entitlement::SCOPES,
+        tasuki_notification::NAME => &tasuki_notification::SCOPES,
+        _ => &[],
+    };
+    let parsed = names.iter().map(|name| name.parse().map_err(Into::into));
+    parsed.collect()
+}
+
+/// Puts a credential that is known already into a service's database, or makes one there.
+async fn put(
+    tables: &Tables,
+    clock: &Clock,
+    kept: Option<String>,
+    wanted: &NewCredential,
+) -> anyhow::Result<String> {
+    let credentials = Credentials::new(&tables.schema);
+    let mut connection = tables.database.workers.acquire().await?;
+    if let Some(kept) = kept {
+        let credential: Credential = kept.parse()?;
+        let imported = credentials.import(&mut connection, &credential, wanted);
+        imported.await?;
+        return Ok(kept);
+    }
+    let made = credentials.create(&mut connection, clock, wanted).await?;
+    Ok(made.expose().to_owned())
 }

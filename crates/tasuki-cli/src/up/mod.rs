@@ -115,7 +115,7 @@ impl Started {
 
         let (common, clock) = (platform.common.clone(), platform.clock.clone());
         let host = Host::new(common, clock, meter, Role::Everything);
-        let running = host.start(platform.services(&Name::ALL)?).await?;
+        let running = host.start(platform.services(&Name::ALL).await?).await?;
         until_ready(&running).await?;
 
         let variables = development.variables(&platform, &running);

@@ -7,6 +7,9 @@ use tasuki_service::telemetry::LogTarget;
 use super::Started;
 use crate::output::{BOLD, DIM, GOOD, say, styled};
 
+/// A grant to try.
+const FIRST: &str = r#"{"user_id":"user-1","stock_keeping_unit":"sword","reason":"purchase","purchase_id":"order-1"}"#;
+
 pub(super) fn show(started: &Started, log: &LogTarget, took: Duration) {
     let title = styled(BOLD, "tasuki");
     let ready = styled(GOOD, "ready");
@@ -16,12 +19,10 @@ pub(super) fn show(started: &Started, log: &LogTarget, took: Duration) {
         styled(DIM, format_args!("after {seconds:.1}s"))
     ));
 
-    let mut first = None;
     for address in started.running.addresses() {
         let Some(api) = address.api else { continue };
         let docs = styled(DIM, format_args!("try it at http://{api}/docs"));
         row(address.service, format_args!("http://{api}   {docs}"));
-        first.get_or_insert(api);
     }
     say("");
     for (_, server) in started.servers.each() {
@@ -43,10 +44,18 @@ pub(super) fn show(started: &Started, log: &LogTarget, took: Duration) {
         row("log", path.display());
     }
     row("operator", started.development.operator_token());
-    if let Some(api) = first {
-        let token = started.development.operator_token();
+    row("API key", started.development.api_key());
+    let addresses = started.running.addresses().iter();
+    let entitlement = addresses
+        .filter(|address| address.service == tasuki_entitlement::NAME)
+        .find_map(|address| address.api);
+    if let Some(api) = entitlement {
+        let key = started.development.api_key();
+        // One line, so that it can be pasted whole.
+        let credential = format!("-H 'Authorization: Bearer {key}'");
+        let headers = "-H 'Idempotency-Key: first' -H 'Content-Type: application/json'";
         say(format_args!(
-            "\n  First request:\n\n  curl -H 'Authorization: Bearer {token}' http://{api}/v1/status\n"
+            "\n  First request:\n\n  curl http://{api}/v1/entitlements/grants {credential} {headers} -d '{FIRST}'\n"
         ));
     }
     say(format_args!(
@@ -56,5 +65,5 @@ pub(super) fn show(started: &Started, log: &LogTarget, took: Duration) {
 }
 
 fn row(name: &str, value: impl std::fmt::Display) {
-    say(format_args!("  {name:<11}{value}"));
+    say(format_args!("  {name:<14}{value}"));
 }

@@ -33,11 +33,12 @@ pub(crate) async fn addresses(serve: &mut Process) -> (Option<String>, String) {
     .await
 }
 
-/// The processes that `/v1/status` lists.
+/// The processes of the system service that `/v1/status` lists.
 async fn processes(world: &World, up: &Up) -> Vec<String> {
     let status = world.get(&up.url("/v1/status"), up.token()).await.body;
     let instances = status["instances"].as_array().unwrap().iter();
-    let names = instances.map(|instance| instance["process"].as_str().unwrap().to_owned());
+    let system = instances.filter(|instance| instance["service"] == "system");
+    let names = system.map(|instance| instance["process"].as_str().unwrap().to_owned());
     names.collect()
 }
 

@@ -1,0 +1,265 @@
+//! `tasuki outbox`: what waits, what is dead, what the broker lost.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use serde_json::{Value, json};
+use tasuki::admin::{Admin, Found, OutboxStats, Place};
+use tasuki::dlq::{Filter, LetterId};
+use tasuki_contract::timestamp;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::args::{Outbox, Source};
+use crate::output::{say, say_json, table};
+use crate::platform::{self, Name, Platform};
+
+/// Services that publish through an outbox.
+const PUBLISHERS: [Name; 1] = [Name::Entitlement];
+/// The table of events that wait or are dead.
+const EVENTS: &str = "outbox_events";
+
+pub(crate) async fn run(source: &Source, command: &Outbox, json: bool) -> anyhow::Result<ExitCode> {
+    let platform = platform::of_running(source)?;
+    match command {
+        Outbox::List => list(&platform, json).await,
+        Outbox::Show { event } => show(&platform, *event, json).await,
+        Outbox::Retry { events, .. } => retry(&platform, events, json).await,
+        Outbox::Cleanup { older_than } => {
+            let (tables, upkeep) = platform.upkeep()?;
+            tables
+                .database
+                .wait(platform.common.database.connect_timeout)
+                .await?;
+            let cleaned = upkeep.cleanup("outbox_published", *older_than).await?;
+            if json {
+                say_json(&json!({
+                    "partitions": cleaned.partitions, "rows": cleaned.rows,
+                    "postponed": cleaned.postponed,
+                }))?;
+            } else {
+                let (partitions, rows) = (cleaned.partitions, cleaned.rows);
+                say(format_args!(
+                    "removed {rows} rows and {partitions} whole partitions"
+                ));
+                if cleaned.postponed {
+                    say("some are in use at the moment: ask again later");
+                }
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Outbox::Reconcile => {
+            platform.reconcile().await?;
+            if json {
+                say_json(&json!({ "reconciled": true }))?;
+            } else {
+                say(
+                    "what the broker lost waits to be published again; `tasuki outbox list` shows it",
+                );
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+async fn list(platform: &Platform, json: bool) -> anyhow::Result<ExitCode> {
+    let mut rows = Vec::new();
+    for name in PUBLISHERS {
+        let tables = platform.tables_of(name)?;
+        tables
+            .database
+            .wait(platform.common.database.connect_timeout)
+            .await?;
+        let mut connection = tables.database.workers.acquire().await?;
+        let stats = Admin::new(&tables.schema).outbox(&mut connection).await?;
+        rows.push((name.as_str(), stats));
+    }
+    if json {
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|(name, stats)| stats_json(name, stats))
+            .collect();
+        say_json(&rows)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let header = [
+        "SERVICE",
+        "OLDEST",
+        "PENDING",
+        "IN FLIGHT",
+        "DEAD",
+        "LAST PUBLISHED",
+    ];
+    let rows = rows.into_iter().map(|(name, stats)| {
+        let oldest = stats.oldest_undelivered;
+        let oldest = oldest.map(|age| humantime::format_duration(whole(age)).to_string());
+        vec![
+            name.to_owned(),
+            oldest.unwrap_or_else(|| "-".to_owned()),
+            stats.pending.rows.to_string(),
+            stats.in_flight.to_string(),
+            stats.failed.to_string(),
+            stats
+                .published_last_at
+                .map(time)
+                .unwrap_or_else(|| "never".to_owned()),
+        ]
+    });
+    say(table(&header, rows));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn stats_json(name: &str, stats: &OutboxStats) -> Value {
+    json!({
+        "service": name,
+        "oldest_undelivered_seconds": stats.oldest_undelivered.map(|age| age.as_secs_f64()),
+        "pending": stats.pending.rows,
+        "due": stats.due,
+        "in_flight": stats.in_flight,
+        "expired": stats.expired,
+        "dead": stats.failed,
+        "enqueued": stats.enqueued,
+        "enqueued_last_at": stats.enqueued_last_at.map(time),
+        "published_last_at": stats.published_last_at.map(time),
+    })
+}
+
+async fn show(platform: &Platform, event: Uuid, json: bool) -> anyhow::Result<ExitCode> {
+    for name in PUBLISHERS {
+        let tables = platform.tables_of(name)?;
+        tables
+            .database
+            .wait(platform.common.database.connect_timeout)
+            .await?;
+        let mut connection = tables.database.workers.acquire().await?;
+        let found = Admin::new(&tables.schema)
+            .event(&mut connection, event)
+            .await?;
+        let Some(found) = found else { continue };
+        let (place, detail) = place(&found.place);
+        if json {
+            say_json(&found_json(name.as_str(), &found, place, &detail))?;
+        } else {
+            let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+            let rows = [
+                ("event", event.to_string()),
+                ("service", name.as_str().to_owned()),
+                ("type", text(&found.kind)),
+                ("about", text(&found.queue)),
+                ("enqueued", found.created_at.map(time).unwrap_or_default()),
+                ("failed attempts", found.attempts.unwrap_or(0).to_string()),
+                ("last error", text(&found.last_error)),
+                ("where", format!("{place} {detail}")),
+            ];
+            let rows = rows.map(|(name, value)| vec![name.to_owned(), value]);
+            say(table(&["", ""], rows));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    bail!(
+        "no outbox knows event {event}: it was never enqueued, or published longer ago than published events are kept"
+    );
+}
+
+fn found_json(service: &str, found: &Found, place: &str, detail: &str) -> Value {
+    json!({
+        "event_id": found.id, "service": service, "type": found.kind, "about": found.queue,
+        "enqueued_at": found.created_at.map(time), "failed_attempts": found.attempts,
+        "last_error": found.last_error, "place": place, "detail": detail,
+    })
+}
+
+/// Where an event is, in one word and in more.
+pub(crate) fn place(place: &Place) -> (&'static str, String) {
+    match place {
+        Place::Waiting { due_at } => ("waiting", format!("due {}", time(*due_at))),
+        Place::Claimed { by, until, .. } => {
+            let by = by.clone().unwrap_or_default();
+            (
+                "claimed",
+                format!("by {by} until {}", until.map(time).unwrap_or_default()),
+            )
+        }
+        Place::Published {
+            at,
+            stream,
+            stream_seq,
+            ..
+        } => (
+            "published",
+            format!("at {} as {stream_seq} of {stream}", time(*at)),
+        ),
+        Place::Finished { at } => ("finished", format!("at {}", time(*at))),
+        Place::Dead { letter } => {
+            let letter = letter.map(|id| id.to_string()).unwrap_or_default();
+            ("dead", format!("letter {letter}"))
+        }
+        Place::Discarded { at, by, .. } => ("discarded", format!("at {} by {by}", time(*at))),
+        _ => ("elsewhere", String::new()),
+    }
+}
+
+async fn retry(platform: &Platform, events: &[Uuid], json: bool) -> anyhow::Result<ExitCode> {
+    let mut redriven = 0;
+    for name in PUBLISHERS {
+        let Some((tables, letters)) = platform.letters_of(name)? else {
+            continue;
+        };
+        tables
+            .database
+            .wait(platform.common.database.connect_timeout)
+            .await?;
+        let mut filter = Filter {
+            source: Some(EVENTS.to_owned()),
+            ..Filter::default()
+        };
+        if !events.is_empty() {
+            filter.ids = Some(letters_of_events(&tables, events).await?);
+        }
+        let pool = &tables.database.workers;
+        let acted = letters.redrive_all(pool, &filter, &actor(), None).await?;
+        redriven += acted.letters;
+    }
+    if json {
+        say_json(&json!({ "retried": redriven }))?;
+    } else {
+        say(format_args!("{redriven} dead events will be sent again"));
+    }
+    let wanted = u64::try_from(events.len()).unwrap_or(u64::MAX);
+    Ok(ExitCode::from(u8::from(redriven < wanted)))
+}
+
+async fn letters_of_events(
+    tables: &tasuki_service::service::Tables,
+    events: &[Uuid],
+) -> anyhow::Result<Vec<LetterId>> {
+    let mut connection = tables.database.workers.acquire().await?;
+    let admin = Admin::new(&tables.schema);
+    let mut letters = Vec::new();
+    for event in events {
+        let found = admin.event(&mut connection, *event).await?;
+        if let Some(Place::Dead {
+            letter: Some(letter),
+        }) = found.map(|found| found.place)
+        {
+            letters.push(letter);
+        }
+    }
+    Ok(letters)
+}
+
+/// Who acts: the person at this terminal.
+pub(crate) fn actor() -> String {
+    let user = std::env::var_os("USER").and_then(|user| user.into_string().ok());
+    let user = user.filter(|user| !user.is_empty());
+    format!("cli:{}", user.unwrap_or_else(|| "operator".to_owned()))
+}
+
+pub(crate) fn time(at: OffsetDateTime) -> String {
+    timestamp::format(at).unwrap_or_default()
+}
+
+/// Fractions of a second are of no use to a person who looks at ages.
+fn whole(age: std::time::Duration) -> std::time::Duration {
+    std::time::Duration::from_secs(age.as_secs())
+}
