@@ -6,5 +6,6 @@ mod broker;
 mod clock;
 mod crash;
 mod database;
+mod platform;
 mod restart;
 mod site;

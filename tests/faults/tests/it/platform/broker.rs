@@ -1,0 +1,59 @@
+//! The broker killed, paused, away for long, and with its data lost.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::processes::answered_more;
+use super::{LEASE, Platform};
+use crate::site::stretched;
+
+#[tokio::test]
+async fn a_broker_that_dies_pauses_or_stays_away_delays_events_and_loses_none() {
+    let platform = Platform::start("broker").await;
+    let nodes = platform.pairs().await;
+    let calling = platform.callers(&nodes).call();
+    for _ in 0..stretched(1, 4) {
+        answered_more(&calling, 30).await;
+        platform.stack.nats.kill().await.unwrap();
+        platform.stack.nats.start().await.unwrap();
+        answered_more(&calling, 30).await;
+        platform.stack.nats.pause().await.unwrap();
+        // sleep: it has to be away for longer than a lease.
+        tokio::time::sleep(LEASE + LEASE / 2).await;
+        platform.stack.nats.resume().await.unwrap();
+        answered_more(&calling, 30).await;
+        platform.stack.nats.stop().await.unwrap();
+        // sleep: it has to stay away; grants go on meanwhile.
+        tokio::time::sleep(stretched(Duration::from_secs(5), Duration::from_secs(300))).await;
+        platform.stack.nats.start().await.unwrap();
+        answered_more(&calling, 30).await;
+    }
+    let decided = calling.stop().await;
+    platform.keeps_its_promises(&decided, &nodes).await;
+}
+
+#[tokio::test]
+async fn a_broker_that_lost_everything_gets_it_again_from_the_outbox() {
+    let platform = Platform::start("lost").await;
+    let nodes = platform.pairs().await;
+    let calling = platform.callers(&nodes).call();
+    for _ in 0..stretched(2, 6) {
+        answered_more(&calling, 40).await;
+        platform.stack.nats.kill().await.unwrap();
+        lose_everything(&platform.stack.nats.store());
+        platform.stack.nats.start().await.unwrap();
+    }
+    answered_more(&calling, 40).await;
+    let decided = calling.stop().await;
+    platform.keeps_its_promises(&decided, &nodes).await;
+}
+
+/// Removes what the broker has stored, and not its folder.
+fn lose_everything(store: &Path) {
+    for entry in std::fs::read_dir(store).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            std::fs::remove_dir_all(path).unwrap();
+        }
+    }
+}
