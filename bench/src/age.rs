@@ -44,7 +44,7 @@ async fn idle(scenario: &mut Scenario<'_>, who: &Contestant) -> anyhow::Result<(
         (Metric::IdleCpuPercent, cpu),
     ] {
         scenario.runs.add(metric, Side::Ours, OURS, ours);
-        let limit = figures::IDLE_LIMIT;
+        let limit = figures::LIMIT;
         scenario.runs.add(metric, Side::Baseline, limit, 1.0);
     }
     Ok(())

@@ -85,6 +85,16 @@ pub(crate) async fn connect(url: &str) -> anyhow::Result<Client> {
     Ok(options.connect(address).await?)
 }
 
+/// Removes every stream, and with them what consumers have left to do.
+pub(crate) async fn forget(url: &str) -> anyhow::Result<()> {
+    let context = jetstream::new(connect(url).await.context("no broker")?);
+    let names: Vec<String> = context.stream_names().try_collect().await?;
+    for name in names {
+        context.delete_stream(name).await?;
+    }
+    Ok(())
+}
+
 async fn prepare(context: &Context) -> anyhow::Result<()> {
     // It is there only if an earlier run was killed.
     let left_behind = context.get_stream(STREAM).await.is_ok();

@@ -37,6 +37,26 @@ pub(crate) enum Metric {
     IdleStatementsPerPoll,
     /// Its time on a processor.
     IdleCpuPercent,
+    /// Grants that were acknowledged.
+    GrantPerSecond,
+    /// A grant while nobody else asks for one.
+    GrantAloneP50Ms,
+    /// What a user has, read.
+    ReadPerSecond,
+    /// Grants that were acknowledged while events went out and notifications were sent.
+    GrantBesideWorkersPerSecond,
+    /// Notifications that were sent, from the first grant until the last of them.
+    SentPerSecond,
+    /// Grant to SENT at a steady rate, the middle.
+    SentP50Ms,
+    /// Grant to SENT at a steady rate, the slowest hundredth.
+    SentP99Ms,
+    /// Grants with millions of entitlements beside them.
+    HistoryGrantPerSecond,
+    /// Reads among millions of entitlements.
+    HistoryReadPerSecond,
+    /// What a process holds in memory.
+    ResidentMib,
 }
 
 impl Metric {
@@ -54,6 +74,16 @@ impl Metric {
             Self::SnapshotDrainPerSecond => "drain under a held snapshot, jobs/s",
             Self::IdleStatementsPerPoll => "idle, statements per poll",
             Self::IdleCpuPercent => "idle, % of a core",
+            Self::GrantPerSecond => "grants/s",
+            Self::GrantAloneP50Ms => "a lone grant, p50 ms",
+            Self::ReadPerSecond => "reads of five entitlements/s",
+            Self::GrantBesideWorkersPerSecond => "grants/s, with all workers",
+            Self::SentPerSecond => "grant → SENT, with the time to drain, /s",
+            Self::SentP50Ms => "grant → SENT, p50 ms",
+            Self::SentP99Ms => "grant → SENT, p99 ms",
+            Self::HistoryGrantPerSecond => "grants/s beside a history",
+            Self::HistoryReadPerSecond => "reads/s beside a history",
+            Self::ResidentMib => "resident memory, MiB",
         }
     }
 
@@ -66,6 +96,10 @@ impl Metric {
                 | Self::HistoryLatencyP99Ms
                 | Self::IdleStatementsPerPoll
                 | Self::IdleCpuPercent
+                | Self::GrantAloneP50Ms
+                | Self::SentP50Ms
+                | Self::SentP99Ms
+                | Self::ResidentMib
         )
     }
 }
@@ -132,20 +166,30 @@ fn median(sorted: &[f64]) -> Option<f64> {
     Some(f64::midpoint(*sorted.get(half.checked_sub(1)?)?, upper))
 }
 
+/// The number that so many hundredths of sorted numbers are below.
+pub(crate) fn percentile<T: Copy>(sorted: &[T], share: usize) -> Option<T> {
+    sorted.get(sorted.len() * share / 100).copied()
+}
+
 /// What a figure of ours is held against.
 #[derive(Clone, Copy, Debug)]
-enum Against {
+pub(crate) enum Against {
     BestPeer,
     Baseline(&'static str),
 }
 
 /// A bound on the ratio of ours to the other.
 #[derive(Clone, Copy, Debug)]
-enum Bound {
+pub(crate) enum Bound {
     AtLeast(f64),
+    /// At least the first, or the figure itself at least the second.
+    AtLeastOr(f64, f64),
     AtMost(f64),
     Below(f64),
 }
+
+/// One figure, what it is held against, and how it must come out.
+pub(crate) type Target = (Metric, Against, Bound);
 
 /// One line of the table of targets.
 #[derive(Clone, Debug, Serialize)]
@@ -169,9 +213,13 @@ pub(crate) const PUBLISH_SINGLE: &str = "bare publisher, message by message";
 pub(crate) const PUBLISH_BATCHES: &str = "bare publisher, atomic batches";
 pub(crate) const NO_HISTORY: &str = "tasuki without a history";
 pub(crate) const NO_SNAPSHOT: &str = "tasuki without a snapshot";
-pub(crate) const IDLE_LIMIT: &str = "the limit";
+pub(crate) const LIMIT: &str = "the limit";
+pub(crate) const SAME_TRANSACTION: &str = "pgbench, the same transaction";
+pub(crate) const SAME_SELECT: &str = "pgbench, the same SELECT";
+pub(crate) const GRANTS_ALONE: &str = "tasuki, grants without workers";
 
-const TARGETS: [(Metric, Against, Bound); 13] = [
+/// The targets of the scenario `queue`.
+pub(crate) const QUEUE: [Target; 13] = [
     (
         Metric::EnqueuePerSecond,
         Against::BestPeer,
@@ -221,19 +269,58 @@ const TARGETS: [(Metric, Against, Bound); 13] = [
     ),
     (
         Metric::IdleStatementsPerPoll,
-        Against::Baseline(IDLE_LIMIT),
+        Against::Baseline(LIMIT),
         Bound::AtMost(1.0),
     ),
     (
         Metric::IdleCpuPercent,
-        Against::Baseline(IDLE_LIMIT),
+        Against::Baseline(LIMIT),
         Bound::AtMost(1.0),
     ),
 ];
 
+/// The targets of the scenario `grant`.
+pub(crate) const GRANT: [Target; 7] = [
+    (
+        Metric::GrantPerSecond,
+        Against::Baseline(SAME_TRANSACTION),
+        Bound::AtLeast(1.0),
+    ),
+    (
+        Metric::GrantAloneP50Ms,
+        Against::Baseline(SAME_TRANSACTION),
+        Bound::AtMost(1.3),
+    ),
+    (
+        Metric::ReadPerSecond,
+        Against::Baseline(SAME_SELECT),
+        Bound::AtLeastOr(0.5, 10_000.0),
+    ),
+    (
+        Metric::SentPerSecond,
+        Against::Baseline(GRANTS_ALONE),
+        Bound::AtLeast(0.5),
+    ),
+    (
+        Metric::SentP99Ms,
+        Against::Baseline(LIMIT),
+        Bound::Below(1.0),
+    ),
+    (
+        Metric::HistoryGrantPerSecond,
+        Against::Baseline(NO_HISTORY),
+        Bound::AtLeast(0.85),
+    ),
+    (
+        Metric::HistoryReadPerSecond,
+        Against::Baseline(NO_HISTORY),
+        Bound::AtLeast(0.85),
+    ),
+];
+
 /// Holds the figures against the targets.
-pub(crate) fn verdicts(figures: &[Figure]) -> Vec<Verdict> {
-    TARGETS
+pub(crate) fn verdicts(figures: &[Figure], targets: &[Target]) -> Vec<Verdict> {
+    targets
         .iter()
         .map(|&(metric, against, bound)| {
             let ours = figures
@@ -250,6 +337,11 @@ pub(crate) fn verdicts(figures: &[Figure]) -> Vec<Verdict> {
                 .map(|(ours, other)| ours.median / other.median);
             let (wanted, met) = match bound {
                 Bound::AtLeast(least) => (format!("≥ {least}"), ratio.map(|ratio| ratio >= least)),
+                Bound::AtLeastOr(least, itself) => {
+                    let enough = ours.is_some_and(|ours| ours.median >= itself);
+                    let met = ratio.map(|ratio| ratio >= least || enough);
+                    (format!("≥ {least}, or {itself} itself"), met)
+                }
                 Bound::AtMost(most) => (format!("≤ {most}"), ratio.map(|ratio| ratio <= most)),
                 Bound::Below(limit) => (format!("< {limit}"), ratio.map(|ratio| ratio < limit)),
             };
@@ -333,9 +425,33 @@ mod tests {
             (Metric::LatencyP99Ms, Side::Ours, OURS, 2.0),
             (Metric::LatencyP99Ms, Side::Peer, "a", 2.0),
         ]);
-        let met: Vec<Option<bool>> = verdicts(&figures).iter().map(|v| v.met).collect();
-        assert_eq!(met.len(), TARGETS.len());
+        let verdicts = verdicts(&figures, &QUEUE);
+        let met: Vec<Option<bool>> = verdicts.iter().map(|v| v.met).collect();
+        assert_eq!(met.len(), QUEUE.len());
         assert_eq!(met[..6], [Some(true), None, None, None, None, Some(false)]);
         assert!(met[6..].iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn enough_in_itself_meets_a_target_that_says_so() {
+        let reads = |ours| {
+            let figures = runs(&[
+                (Metric::ReadPerSecond, Side::Ours, OURS, ours),
+                (Metric::ReadPerSecond, Side::Baseline, SAME_SELECT, 30_000.0),
+            ]);
+            verdicts(&figures, &GRANT)[2].met
+        };
+        assert_eq!(
+            [9_000.0, 10_000.0, 15_000.0].map(reads),
+            [Some(false), Some(true), Some(true)]
+        );
+    }
+
+    #[test]
+    fn a_percentile_is_one_of_the_numbers() {
+        let numbers: Vec<u32> = (0..200).collect();
+        assert_eq!(percentile(&numbers, 50), Some(100));
+        assert_eq!(percentile(&numbers, 99), Some(198));
+        assert_eq!(percentile::<u32>(&[], 50), None);
     }
 }

@@ -8,6 +8,8 @@ mod age;
 mod broker;
 mod contest;
 mod figures;
+mod grant;
+mod load;
 mod ours;
 mod pgbench;
 mod queue;
@@ -24,6 +26,10 @@ use tokio::runtime::Builder;
 enum Command {
     /// Enqueue, drain and latency of jobs.
     Queue(Box<queue::Options>),
+    /// Grants through HTTP until the notification is sent, and reads.
+    Grant(Box<grant::Options>),
+    /// Requests to a service; the scenarios call this.
+    Load(Box<load::Options>),
     /// The library as a contestant; the scenarios call this.
     Ours {
         /// The database of the run.
@@ -49,15 +55,16 @@ fn main() -> ExitCode {
 }
 
 fn start(command: Command) -> anyhow::Result<bool> {
-    // Whoever enqueues has one thread, as pgbench has, and leaves the rest to the server.
-    let enqueues = matches!(
+    // Whoever makes the load has one thread, and leaves the rest to what is measured.
+    let makes_load = matches!(
         command,
-        Command::Ours {
-            verb: contest::Verb::Enqueue { .. },
-            ..
-        }
+        Command::Load(_)
+            | Command::Ours {
+                verb: contest::Verb::Enqueue { .. },
+                ..
+            }
     );
-    let mut runtime = if enqueues {
+    let mut runtime = if makes_load {
         Builder::new_current_thread()
     } else {
         Builder::new_multi_thread()
@@ -69,6 +76,12 @@ fn start(command: Command) -> anyhow::Result<bool> {
 async fn run(command: Command) -> anyhow::Result<bool> {
     match command {
         Command::Queue(options) => queue::run(&options).await,
+        Command::Grant(options) => Box::pin(grant::run(&options)).await,
+        Command::Load(options) => {
+            let told = load::run(&options).await?;
+            println!("{}", serde_json::to_string(&told)?);
+            Ok(true)
+        }
         Command::Ours {
             database_url,
             nats_url,

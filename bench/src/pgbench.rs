@@ -1,6 +1,7 @@
 //! What the same statements cost without a library: `pgbench` on the library's own tables.
 //!
-//! The scripts are in `bench/queue/`, written for any schema. Every one runs prepared.
+//! The scripts are in `bench/queue/`, written for any schema, and in `bench/grant/`, for that of
+//! entitlement. Every one runs prepared.
 
 use std::{fs, path::Path, process::Stdio};
 
@@ -9,12 +10,14 @@ use sqlx::{Connection as _, PgConnection};
 use tasuki::Schema;
 use tokio::process::Command;
 
-use crate::store;
+use crate::{figures, store};
 
 const INSERT: &str = include_str!("../queue/insert.sql");
 const INSERT_IN_TRANSACTION: &str = include_str!("../queue/insert_in_transaction.sql");
 const FILL: &str = include_str!("../queue/fill.sql");
 const CLAIM_AND_FINALIZE: &str = include_str!("../queue/claim_and_finalize.sql");
+const GRANT: &str = include_str!("../grant/grant.sql");
+const READ: &str = include_str!("../grant/read.sql");
 
 /// Rows that one round of the claim script takes.
 const CLAIMED: u32 = 100;
@@ -38,7 +41,8 @@ pub(crate) struct Pgbench<'a> {
 impl Pgbench<'_> {
     /// One-row inserts per second.
     pub(crate) async fn insert(self, clients: u32, seconds: u32) -> anyhow::Result<f64> {
-        self.run(INSERT, clients, Until::Seconds(seconds)).await
+        self.run(INSERT, clients, Until::Seconds(seconds), &[])
+            .await
     }
 
     /// `BEGIN; INSERT; COMMIT` per second.
@@ -47,7 +51,7 @@ impl Pgbench<'_> {
         clients: u32,
         seconds: u32,
     ) -> anyhow::Result<f64> {
-        self.run(INSERT_IN_TRANSACTION, clients, Until::Seconds(seconds))
+        self.run(INSERT_IN_TRANSACTION, clients, Until::Seconds(seconds), &[])
             .await
     }
 
@@ -68,7 +72,7 @@ impl Pgbench<'_> {
             bail!("{rows} rows can't be shared out to {connections} connections by the hundred");
         }
         let rate = self
-            .run(CLAIM_AND_FINALIZE, connections, Until::Rounds(rounds))
+            .run(CLAIM_AND_FINALIZE, connections, Until::Rounds(rounds), &[])
             .await?;
         let mut connection = PgConnection::connect(self.url).await?;
         let left = store::left(&mut connection, self.schema, "jobs").await?;
@@ -78,8 +82,44 @@ impl Pgbench<'_> {
         Ok(rate * f64::from(CLAIMED))
     }
 
-    /// Transactions per second, without the time to connect.
-    async fn run(self, script: &str, clients: u32, until: Until) -> anyhow::Result<f64> {
+    /// Grants per second, each in a transaction of its own, to neighbours of so many users.
+    pub(crate) async fn grant(self, clients: u32, seconds: u32, users: u32) -> anyhow::Result<f64> {
+        let until = Until::Seconds(seconds);
+        self.run(GRANT, clients, until, &[among(users)]).await
+    }
+
+    /// How long such a grant takes while nobody else asks for one: the middle, in milliseconds.
+    pub(crate) async fn grant_alone(self, seconds: u32, users: u32) -> anyhow::Result<f64> {
+        let logs = self.folder.join("transactions");
+        if logs.exists() {
+            fs::remove_dir_all(&logs)?;
+        }
+        fs::create_dir_all(&logs)?;
+        let prefix = format!("--log-prefix={}", logs.join("log").display());
+        let more = ["--log".to_owned(), prefix, among(users)];
+        self.run(GRANT, 1, Until::Seconds(seconds), &more).await?;
+        let mut times = Vec::new();
+        for file in fs::read_dir(&logs)? {
+            times.extend(times_in(&fs::read_to_string(file?.path())?));
+        }
+        times.sort_by(f64::total_cmp);
+        figures::percentile(&times, 50).context("pgbench logged no transaction")
+    }
+
+    /// How often per second what one of so many users has can be read.
+    pub(crate) async fn read(self, clients: u32, seconds: u32, users: u32) -> anyhow::Result<f64> {
+        let until = Until::Seconds(seconds);
+        self.run(READ, clients, until, &[among(users)]).await
+    }
+
+    /// Transactions per second, without the time to connect. `more` are further options.
+    async fn run(
+        self,
+        script: &str,
+        clients: u32,
+        until: Until,
+        more: &[String],
+    ) -> anyhow::Result<f64> {
         let file = self.folder.join("script.sql");
         fs::write(&file, self.schema.render(script))
             .with_context(|| format!("{} could not be written", file.display()))?;
@@ -91,6 +131,7 @@ impl Pgbench<'_> {
         let done = Command::new("pgbench")
             .args(["--no-vacuum", "--protocol=prepared", "--jobs=2"])
             .args(["--client", &clients, limit, &amount.to_string()])
+            .args(more)
             .arg("--file")
             .arg(&file)
             .arg(self.url)
@@ -106,6 +147,19 @@ impl Pgbench<'_> {
         }
         rate_in(&told).with_context(|| format!("pgbench told no rate:\n{told}"))
     }
+}
+
+/// The option that says how many users there are.
+fn among(users: u32) -> String {
+    format!("--define=users={users}")
+}
+
+/// The third word of every line: the microseconds that a transaction took. Here in milliseconds.
+fn times_in(log: &str) -> Vec<f64> {
+    let micros = log
+        .lines()
+        .filter_map(|line| line.split(' ').nth(2)?.parse::<f64>().ok());
+    micros.map(|micros| micros / 1000.0).collect()
 }
 
 /// The number in `tps = 123.4 (without initial connection time)`.
@@ -124,5 +178,12 @@ mod tests {
         assert_eq!(rate_in(told), Some(21034.5));
         assert_eq!(rate_in("tps = none"), None);
         assert_eq!(rate_in(""), None);
+    }
+
+    #[test]
+    fn the_times_of_transactions_are_read_from_the_log() {
+        let log = "0 1 6990 0 1794788123 485626\n0 2 959 0 1794788123 486604\n0 3 failed 0 1 2\n";
+        assert_eq!(times_in(log), [6.99, 0.959]);
+        assert!(times_in("").is_empty());
     }
 }

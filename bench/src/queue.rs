@@ -327,7 +327,7 @@ impl Scenario<'_> {
             server: store::settings(&self.server).await?,
             versions,
             missing: missing.iter().map(|contestant| contestant.name).collect(),
-            verdicts: figures::verdicts(&figures),
+            verdicts: figures::verdicts(&figures, &figures::QUEUE),
             figures,
         };
         println!("{}", report.markdown());

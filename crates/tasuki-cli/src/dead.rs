@@ -319,14 +319,14 @@ async fn act_on_aside(
         }
         return Ok(());
     }
-    let redriven = aside
-        .redrive(entry, &actor)
-        .await
-        .map_err(|error| anyhow::anyhow!(error));
-    match redriven.with_context(|| format!("message {id}"))? {
-        Redriven::Done => sum.done += 1,
-        Redriven::Failed(why) => sum.not.push(format!("{id}: {why}")),
-        _ => sum.not.push(format!("{id}: not open")),
+    match aside.redrive(entry, &actor).await {
+        Ok(Redriven::Done) => sum.done += 1,
+        Ok(Redriven::Failed(why)) => sum.not.push(format!("{id}: {why}")),
+        Ok(_) => sum.not.push(format!("{id}: not open")),
+        // It stays as it was, and the others are not to blame.
+        Err(error) => sum
+            .not
+            .push(format!("{id}: {}", tasuki::lease::told(&*error))),
     }
     Ok(())
 }

@@ -120,7 +120,8 @@ async fn compare(
     settled: OffsetDateTime,
     found: &mut Found,
 ) -> anyhow::Result<()> {
-    let ids: Vec<Uuid> = changes.iter().map(|change| change.event_id).collect();
+    let ids = changes.iter().map(|it| (it.event_id, it.user_id.clone()));
+    let ids: Vec<(Uuid, String)> = ids.collect();
     let told = told.told(&ids).await?;
     let told: HashMap<Uuid, Told> = told.into_iter().map(|it| (it.event_id, it)).collect();
     for change in changes {
@@ -146,7 +147,9 @@ fn judge(change: &Change, told: Option<&Told>, settled: OffsetDateTime, found: &
     }
     let is_young = change.occurred_at > settled;
     let Some(told) = told.filter(|told| told.processed > 0) else {
-        if change.waiting || is_young {
+        if change.dead {
+            found.dead += 1;
+        } else if change.waiting || is_young {
             found.under_way += 1;
         } else {
             found.report("published, and never processed", event, about());
@@ -162,6 +165,9 @@ fn judge(change: &Change, told: Option<&Told>, settled: OffsetDateTime, found: &
     if told.waiting > 0 {
         found.under_way += 1;
         return;
+    }
+    if told.sent + told.failed == 0 && !told.muted {
+        found.report("processed, and nobody was told", event, about());
     }
     found.sent += u64::from(told.sent > 0);
     found.dead += u64::from(told.failed > 0);

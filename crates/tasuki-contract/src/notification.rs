@@ -28,7 +28,7 @@ pub struct Notification {
     pub sent_at: OffsetDateTime,
     /// Its number in the inbox, and its id on the stream: `Last-Event-ID` goes on after it.
     pub sequence: i64,
-    /// A newer version of the same thing was shown before: this one came late.
+    /// A newer version of the same thing was shown before, or together with it.
     pub superseded: bool,
     /// When it was read.
     #[serde(with = "timestamp::option")]

@@ -35,6 +35,7 @@ use tasuki_service::http::Check;
 use tasuki_service::nats::Nats;
 use tasuki_service::service::{Own, Tables};
 use tasuki_service::{Config, Service};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use commands::Commands;
@@ -102,6 +103,7 @@ pub async fn service(
     let app = http::App {
         batcher: batcher.clone(),
         commands: Arc::new(commands.clone()),
+        bulk: Arc::new(Semaphore::new(1)),
         queries: queries::Queries {
             pool: tables.database.requests.clone(),
         },

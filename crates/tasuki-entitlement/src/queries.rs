@@ -7,7 +7,6 @@ use tasuki_contract::entitlement as wire;
 use tasuki_contract::names::{Sku, UserId};
 use tasuki_contract::timestamp;
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use crate::domain::Status;
 use crate::store::{self, Past, Wanted};
@@ -133,7 +132,7 @@ pub(crate) fn parse_cursor(text: &str) -> Result<(OffsetDateTime, String), Inval
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
         let text = String::from_utf8(bytes).ok()?;
         let (at, sku) = text.split_once(' ')?;
-        let at = OffsetDateTime::parse(at, &Rfc3339).ok()?;
+        let at = timestamp::parse(at).ok()?;
         let sku = Sku::try_from(sku.to_owned()).ok()?;
         Some((at, sku.into()))
     };

@@ -24,8 +24,10 @@ pub struct Change {
     pub stock_keeping_unit: String,
     /// The version that it made.
     pub version: i64,
-    /// Its event waits to be published, or is dead.
+    /// Its event waits to be published.
     pub waiting: bool,
+    /// Its event can't be published, and waits for a person.
+    pub dead: bool,
     /// Rows of its event in the outbox, published or not: one, or something is wrong.
     pub events: i64,
 }
@@ -75,7 +77,8 @@ impl Ledger {
             stock_keeping_unit: it.stock_keeping_unit,
             version: it.version,
             waiting: it.waiting > 0,
-            events: it.waiting + it.published,
+            dead: it.dead > 0,
+            events: it.waiting + it.dead + it.published,
         });
         Ok(changes.collect())
     }

@@ -60,15 +60,13 @@ pub(crate) fn add(
             .worker(reconciler.suspecting(suspicion))
             .worker(outbox.listener(&pool));
     }
-    if own.retention.enabled {
-        service = service.worker(upkeep(own, tables)?);
-    }
+    service = service.worker(upkeep(own, tables)?);
     let letters = Letters::new(&tables.schema, &[]);
     let name = format!("{NAME}.gauges");
     let gauges = Gauges::new(&name, pool.clone(), &tables.schema, &letters, clock.clone());
     Ok(service
-        .serving({
-            // Whoever serves requests writes events, and wakes relays elsewhere.
+        .everywhere({
+            // Whoever serves requests or expires writes events, and wakes relays elsewhere.
             let ringer = outbox.ringer(&pool);
             move |supervisor| {
                 supervisor.start(ringer);
@@ -89,7 +87,12 @@ pub(crate) fn upkeep(own: &Entitlement, tables: &Tables) -> Result<Upkeep, upkee
     Ok(Upkeep::new(tables.database.workers.clone(), &tables.schema)
         .partitioned(audit)?
         .partitioned(published)?
-        .poll_every(own.retention.cleanup_interval))
+        // Partitions are made whatever is kept: without them everything piles up in one.
+        .clean_every(
+            own.retention
+                .enabled
+                .then_some(own.retention.cleanup_interval),
+        ))
 }
 
 /// Revokes what has run out.

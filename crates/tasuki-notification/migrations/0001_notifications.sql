@@ -34,7 +34,7 @@ CREATE TABLE notification.notifications_live (
     last_error text
 ) WITH (
     -- Room for the claim's new version of a row on the same page, without touching an index.
-    fillfactor = 70,
+    fillfactor = 40,
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0

@@ -8,8 +8,8 @@ use tasuki_contract::events::entitlement::EntitlementEvent;
 use tasuki_contract::events::matchmaking::MatchmakingEvent;
 use tasuki_contract::events::{DecodeError, Message};
 use tasuki_contract::names::{InvalidName, Sku, UserId};
+use tasuki_contract::timestamp;
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use uuid::Uuid;
 
 use crate::domain::Incoming;
@@ -76,7 +76,7 @@ pub(crate) fn entitlement(payload: &[u8], trace: Option<&str>) -> Result<Incomin
         version: event.version,
         occurred_at: time(&event.occurred_at)?,
         payload: without_nul(payload)?,
-        traceparent: trace.map(str::to_owned),
+        traceparent: trace_of(trace),
     })
 }
 
@@ -105,12 +105,26 @@ pub(crate) fn matchmaking(payload: &[u8], trace: Option<&str>) -> Result<Incomin
         event_id: id(&event.event_id)?,
         kind,
         aggregate_key: format!("match:{}", event.match_id),
-        recipients: event.user_ids,
+        recipients: distinct(event.user_ids),
         version: 1,
         occurred_at: time(&event.occurred_at)?,
         payload: without_nul(payload)?,
-        traceparent: trace.map(str::to_owned),
+        traceparent: trace_of(trace),
     })
+}
+
+/// Everybody once.
+fn distinct(mut users: Vec<String>) -> Vec<String> {
+    users.sort_unstable();
+    users.dedup();
+    users
+}
+
+/// A trace context that can be stored; a sender's mistake there must not keep the event from its
+/// effect.
+fn trace_of(text: Option<&str>) -> Option<String> {
+    let plain = |text: &&str| text.len() <= 256 && text.bytes().all(|byte| byte.is_ascii_graphic());
+    text.filter(plain).map(str::to_owned)
 }
 
 fn id(text: &str) -> Result<Uuid, Poison> {
@@ -118,7 +132,7 @@ fn id(text: &str) -> Result<Uuid, Poison> {
 }
 
 fn time(text: &str) -> Result<OffsetDateTime, Poison> {
-    OffsetDateTime::parse(text, &Rfc3339).map_err(|_error| Poison::OccurredAt)
+    timestamp::parse(text).map_err(|_error| Poison::OccurredAt)
 }
 
 /// PostgreSQL stores no NUL in a text, also not in JSON.

@@ -14,6 +14,7 @@ use tasuki::{Clock, begin};
 use tasuki_contract::ids::NotificationId;
 use tasuki_service::database;
 
+use crate::NAME;
 use crate::domain::{Channel, Incoming};
 use crate::events::{Poison, Reader};
 use crate::store::{self, New};
@@ -87,7 +88,7 @@ impl Intake {
                 }
             })
             .collect();
-        let arrivals = self.inbox.record_all(tx, &self.consumer, &recorded).await?;
+        let arrivals = self.inbox.record_all(tx, NAME, &recorded).await?;
         let new = events.iter().zip(arrivals);
         let new: Vec<_> = new
             .filter(|(_, arrival)| *arrival == Arrival::New)
@@ -99,7 +100,7 @@ impl Intake {
         if users.is_empty() {
             return Ok(());
         }
-        let wishes = store::wishes(tx, &users).await?;
+        let wishes = store::wishes(tx, &users, &self.default_channels).await?;
         let mut rows = Vec::with_capacity(new.len());
         for event in new {
             for user in &event.recipients {
@@ -126,9 +127,11 @@ impl Intake {
     }
 
     /// What is to become of an event that was taken in alone.
-    async fn take_one(&self, event: &Incoming) -> Verdict {
+    async fn take_one(&self, event: &Incoming) -> Result<Verdict, Failed> {
         match self.take_all(&[event]).await {
-            Ok(()) => Verdict::Done,
+            Ok(()) => Ok(Verdict::Done),
+            // Not this event's fault, and the others would only wait for it in turn.
+            Err(error) if error.is_away() => Err(error),
             Err(error) => {
                 tracing::warn!(
                     event.id = %event.event_id,
@@ -136,7 +139,7 @@ impl Intake {
                     error = &error as &(dyn std::error::Error + 'static),
                     "event could not be taken in, it will come again",
                 );
-                Verdict::Retry { after: None }
+                Ok(Verdict::Retry { after: None })
             }
         }
     }
@@ -175,7 +178,7 @@ impl Handler for Intake {
             verdicts.push(match read {
                 Err(poison) => self.refuse(poison),
                 Ok(_) if together => Verdict::Done,
-                Ok(event) => self.take_one(event).await,
+                Ok(event) => self.take_one(event).await?,
             });
         }
         Ok(verdicts)

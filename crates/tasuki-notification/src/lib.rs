@@ -26,12 +26,14 @@ mod webhook;
 mod workers;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tasuki::Clock;
-use tasuki::bus::NatsBus;
+use tasuki::bus::{ConsumerSpec, NatsBus, StreamError, Subscriber};
 use tasuki::dlq::Letters;
 use tasuki::worker::Bell;
 use tasuki_service::config::{Common, Error as ConfigError, Mode};
+use tasuki_service::http::Check;
 use tasuki_service::nats::Nats;
 use tasuki_service::service::{Own, Tables};
 use tasuki_service::{Config, Service};
@@ -39,6 +41,7 @@ use tasuki_service::{Config, Service};
 pub use config::{DebugInbox, Notification};
 pub use domain::Channel;
 pub use redrive::{Aside, Redriven, SetAside};
+use tokio::time::timeout;
 use webhook::address::Guard;
 use webhook::send::{Sender, Timeouts};
 use workers::Shop;
@@ -47,6 +50,8 @@ use workers::Shop;
 pub const NAME: &str = "notification";
 /// Its section of the configuration, with the defaults.
 pub const DEFAULTS: &str = include_str!("default.toml");
+/// How long the broker may take to say how a consumer is, before it counts as away.
+const BROKER_LIMIT: Duration = Duration::from_secs(1);
 /// What API keys can be allowed to do here.
 pub const SCOPES: [&str; 2] = ["notification:read", "notification:write"];
 
@@ -129,7 +134,12 @@ pub async fn service(
         replicas: common.nats.replicas,
     };
     let about = "Events, delivered to people: inbox, live stream, webhooks.";
-    let service = Service::new(tables.clone(), about, own.server);
+    let mut service = Service::new(tables.clone(), about, own.server);
+    for source in [&own.nats, &own.matchmaking_nats] {
+        if source.enabled {
+            service = service.needs(settings_of(&bus, source.spec(common.nats.replicas)));
+        }
+    }
     let service = service.routes(http::routes(app, debug_inbox));
     let staffed = shop.staff(service);
     staffed.map_err(|error| invalid("notification.retention", &error))
@@ -178,6 +188,21 @@ pub async fn aside(
 #[must_use]
 pub fn letters(tables: &Tables) -> Letters {
     workers::letters(&tables.schema)
+}
+
+/// Not ready while a stream or a consumer has other settings than ours: nothing is taken in then. A
+/// broker that is away is no reason: messages wait there.
+fn settings_of(bus: &Arc<NatsBus>, spec: ConsumerSpec) -> Check {
+    let bus = Arc::clone(bus);
+    Check::new("consumer", move || {
+        let (bus, spec) = (Arc::clone(&bus), spec.clone());
+        async move {
+            match timeout(BROKER_LIMIT, bus.subscribe(&spec)).await {
+                Ok(Err(error @ StreamError::Mismatch { .. })) => Err(error.to_string()),
+                _ => Ok(()),
+            }
+        }
+    })
 }
 
 async fn bus(common: &Common) -> Result<Arc<NatsBus>, ConfigError> {

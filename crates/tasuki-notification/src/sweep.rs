@@ -18,6 +18,7 @@ use time::OffsetDateTime;
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
+use crate::NAME;
 use crate::store::broker::{self, Lost};
 
 /// Messages that are compared in one go.
@@ -44,7 +45,7 @@ impl Sweep {
         let held = self.bus.ids_between(stream, from, to).await?;
         let ids: Vec<Uuid> = held.iter().map(|(_, id)| *id).collect();
         let mut tx = begin(&self.pool).await?;
-        let seen = self.inbox.seen(&mut tx, consumer, &ids).await?;
+        let seen = self.inbox.seen(&mut tx, NAME, &ids).await?;
         let unseen: Vec<_> = held
             .into_iter()
             .filter(|(_, id)| !seen.contains(id))

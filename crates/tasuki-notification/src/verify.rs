@@ -1,5 +1,7 @@
 //! What became of events, for who checks that nothing of them is missing or double.
 
+use std::collections::HashSet;
+
 use sqlx::PgPool;
 use uuid::Uuid;
 
@@ -23,6 +25,8 @@ pub struct Told {
     pub letters: i64,
     /// The most that one recipient has over one channel: at most one, or something is wrong.
     pub most_each: i64,
+    /// Somebody it names has wishes of their own, and may have asked not to be told.
+    pub muted: bool,
 }
 
 /// Reads what became of events.
@@ -38,13 +42,19 @@ impl Ledger {
         Self { pool }
     }
 
-    /// What is known of these events, in no order.
+    /// What is known of these events and the users they name, in no order.
     ///
     /// # Errors
     /// When the database can't be asked.
-    pub async fn told(&self, events: &[Uuid]) -> sqlx::Result<Vec<Told>> {
+    pub async fn told(&self, events: &[(Uuid, String)]) -> sqlx::Result<Vec<Told>> {
         let mut connection = self.pool.acquire().await?;
-        let known = store::verify::known(&mut connection, events).await?;
+        let ids: Vec<Uuid> = events.iter().map(|(id, _)| *id).collect();
+        let known = store::verify::known(&mut connection, &ids).await?;
+        let users: Vec<String> = events.iter().map(|(_, user)| user.clone()).collect();
+        let wishers = store::verify::wishers(&mut connection, &users).await?;
+        let wishers: HashSet<String> = wishers.into_iter().collect();
+        let wishes = events.iter().filter(|(_, user)| wishers.contains(user));
+        let wishes: HashSet<Uuid> = wishes.map(|(id, _)| *id).collect();
         let told = known.into_iter().map(|it| Told {
             event_id: it.event_id,
             processed: it.processed,
@@ -53,6 +63,7 @@ impl Ledger {
             failed: it.failed,
             letters: it.letters,
             most_each: it.most_each,
+            muted: wishes.contains(&it.event_id),
         });
         Ok(told.collect())
     }

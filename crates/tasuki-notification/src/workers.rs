@@ -61,9 +61,7 @@ impl Shop<'_> {
         if self.own.delivery.enabled {
             service = self.deliver(service);
         }
-        if self.own.retention.enabled {
-            service = service.worker(self.upkeep()?).worker(self.watch());
-        }
+        service = service.worker(self.upkeep()?).worker(self.watch());
         let pool = self.tables.database.workers.clone();
         let letters = letters(&self.tables.schema);
         let name = format!("{NAME}.gauges");
@@ -187,18 +185,23 @@ impl Shop<'_> {
             ),
             ringer("notification.inboxes-ringer", inboxes, self.inboxes),
         ];
-        // Whoever serves requests has followers to tell, and replays to ring for.
-        service.serving(move |supervisor| {
-            supervisor.start(heads);
-            supervisor.start(ears);
-            for ringer in rings {
-                supervisor.start(ringer);
-            }
-        })
+        // Whoever serves requests has followers to tell, and replays to ring for; whoever delivers
+        // has followers elsewhere, and is rung for from there.
+        service
+            .serving(move |supervisor| {
+                supervisor.start(heads);
+            })
+            .everywhere(move |supervisor| {
+                supervisor.start(ears);
+                for ringer in rings {
+                    supervisor.start(ringer);
+                }
+            })
     }
 
     fn upkeep(&self) -> Result<Upkeep, upkeep::Error> {
-        let keep = DAY * self.own.retention.retention_days;
+        let retention = &self.own.retention;
+        let keep = DAY * retention.retention_days;
         let pool = self.tables.database.workers.clone();
         Ok(Upkeep::new(pool, &self.tables.schema)
             .partitioned(
@@ -212,7 +215,8 @@ impl Shop<'_> {
                     .keep(keep)
                     .only("next_retry_at = 'infinity' AND status = 'FAILED'"),
             )?
-            .poll_every(self.own.retention.cleanup_interval))
+            // Partitions are made whatever is kept: without them everything piles up in one.
+            .clean_every(retention.enabled.then_some(retention.cleanup_interval)))
     }
 
     fn watch(&self) -> Watch {

@@ -16,6 +16,8 @@ const CONNECTIONS: &str = "tasuki_database_connections";
 
 /// How long closing may take.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+/// A connection that was idle for longer is asked whether it still lives before it is used.
+const IDLE: Duration = Duration::from_secs(1);
 /// The pause between two attempts to connect.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -78,16 +80,28 @@ impl Database {
             ("lock_timeout", millis(settings.lock_timeout)),
             ("idle_in_transaction_session_timeout", idle),
         ]);
-        let pool = |connections: u32| {
+        let pool = |connections: u32, options: &PgConnectOptions| {
             PgPoolOptions::new()
                 .max_connections(connections)
                 .acquire_timeout(settings.acquire_timeout)
-                .connect_lazy_with(limited.clone())
+                // A round trip per use is too much; one after a pause finds what has died.
+                .test_before_acquire(false)
+                .before_acquire(|connection, about| {
+                    Box::pin(
+                        async move { Ok(about.idle_for < IDLE || connection.ping().await.is_ok()) },
+                    )
+                })
+                .connect_lazy_with(options.clone())
         };
+        // Requests send the same few statements over and over, all of which go by a key: planning
+        // each anew costs more than running it. Workers' claims have limits that a plan must know.
+        let planned = limited
+            .clone()
+            .options([("plan_cache_mode", "force_generic_plan")]);
         Ok(Self {
-            requests: pool(settings.max_connections.get()),
-            workers: pool(settings.worker_connections.get()),
-            probe: pool(1),
+            requests: pool(settings.max_connections.get(), &planned),
+            workers: pool(settings.worker_connections.get(), &limited),
+            probe: pool(1, &limited),
             // A migration may take as long as it needs, but must not stand in the way.
             unlimited: options.options([("lock_timeout", millis(settings.lock_timeout))]),
             connect_timeout: settings.connect_timeout,
@@ -204,4 +218,13 @@ pub fn is_away(error: &sqlx::Error) -> bool {
         }),
         _ => false,
     }
+}
+
+/// Whether `error` is about others who wanted the same at the same time, or took too long: the
+/// next try may well succeed.
+#[must_use]
+pub fn is_passing(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    // Serialization failure, deadlock, lock not available, statement timeout.
+    matches!(code.as_deref(), Some("40001" | "40P01" | "55P03" | "57014"))
 }

@@ -197,6 +197,9 @@ impl Host {
             private = private.merge(jwks_routes(KeyRing::open(dir, name, &self.clock)?));
         }
         self.listen(name, internal, private, to);
+        for start in service.everywhere {
+            start(&to.serving);
+        }
         if self.role != Role::Workers {
             for start in service.serving {
                 start(&to.serving);

@@ -108,6 +108,7 @@ pub struct Service {
     pub(crate) routes: OpenApiRouter,
     pub(crate) checks: Vec<Check>,
     pub(crate) serving: Vec<Start>,
+    pub(crate) everywhere: Vec<Start>,
     pub(crate) workers: Vec<Start>,
 }
 
@@ -127,6 +128,7 @@ impl Service {
             routes: OpenApiRouter::new(),
             checks: vec![database],
             serving: Vec::new(),
+            everywhere: Vec::new(),
             workers: Vec::new(),
         }
     }
@@ -150,6 +152,14 @@ impl Service {
     #[must_use]
     pub fn serving(mut self, start: impl FnOnce(&Supervisor) + Send + 'static) -> Self {
         self.serving.push(Box::new(start));
+        self
+    }
+
+    /// What requests and workers both need: it runs in every process of the service, and stops when
+    /// the last request has been answered.
+    #[must_use]
+    pub fn everywhere(mut self, start: impl FnOnce(&Supervisor) + Send + 'static) -> Self {
+        self.everywhere.push(Box::new(start));
         self
     }
 

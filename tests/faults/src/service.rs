@@ -41,7 +41,7 @@ async fn main() -> Result<()> {
         tasuki_entitlement::DEFAULTS,
         tasuki_notification::DEFAULTS,
     ])?
-    .with_environment(std::env::vars().filter(|(name, _)| name.starts_with("TASUKI_")))?;
+    .with_environment(environment())?;
     let (common, clock) = (Common::read(&config)?, Clock::system());
     let service = match node.service.as_str() {
         tasuki_entitlement::NAME => {
@@ -66,4 +66,13 @@ async fn main() -> Result<()> {
     let ended = Box::pin(running.run_until_signal(&mut signals)).await;
     tracing::info!(?ended, "ended");
     Ok(())
+}
+
+/// The variables that concern the platform.
+fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.into_string().ok()?;
+        let value = value.into_string().ok()?;
+        name.starts_with("TASUKI_").then_some((name, value))
+    })
 }

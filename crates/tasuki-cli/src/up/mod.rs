@@ -37,10 +37,9 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run(source: &Source, options: &Up) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
-    let config = platform::configuration(source)?;
+    let config = platform::configuration(source)?.with_value("platform.mode", "development")?;
     // Before anything is touched: a mistake in any section is told first.
     let Platform { stack, common, .. } = Platform::read(&config)?;
-    let config = config.with_value("platform.mode", "development")?;
     let mut signals = Signals::listen()?;
     let claim = Claim::on(&stack.run_dir)?;
     let target = if options.verbose {

@@ -7,9 +7,6 @@ use tasuki_service::telemetry::LogTarget;
 use super::Started;
 use crate::output::{BOLD, DIM, GOOD, say, styled};
 
-/// A grant to try.
-const FIRST: &str = r#"{"user_id":"user-1","stock_keeping_unit":"sword","reason":"purchase","purchase_id":"order-1"}"#;
-
 pub(super) fn show(started: &Started, log: &LogTarget, took: Duration) {
     let title = styled(BOLD, "tasuki");
     let ready = styled(GOOD, "ready");
@@ -45,6 +42,15 @@ pub(super) fn show(started: &Started, log: &LogTarget, took: Duration) {
     }
     row("operator", started.development.operator_token());
     row("API key", started.development.api_key());
+    first_request(started);
+    say(format_args!(
+        "  {}\n",
+        styled(DIM, "Ctrl-C stops everything; the data stays.")
+    ));
+}
+
+/// A grant to try.
+fn first_request(started: &Started) {
     let addresses = started.running.addresses().iter();
     let entitlement = addresses
         .filter(|address| address.service == tasuki_entitlement::NAME)
@@ -53,15 +59,25 @@ pub(super) fn show(started: &Started, log: &LogTarget, took: Duration) {
         let key = started.development.api_key();
         // One line, so that it can be pasted whole.
         let credential = format!("-H 'Authorization: Bearer {key}'");
-        let headers = "-H 'Idempotency-Key: first' -H 'Content-Type: application/json'";
+        // Another user at each start: the data stays, and a sword is granted once.
+        let user = format!(
+            "user-{:04}",
+            started
+                .platform
+                .clock
+                .now()
+                .unix_timestamp()
+                .rem_euclid(10_000)
+        );
+        let headers =
+            format!("-H 'Idempotency-Key: first-{user}' -H 'Content-Type: application/json'");
+        let body = format!(
+            r#"{{"user_id":"{user}","stock_keeping_unit":"sword","reason":"purchase","purchase_id":"order-1"}}"#
+        );
         say(format_args!(
-            "\n  First request:\n\n  curl http://{api}/v1/entitlements/grants {credential} {headers} -d '{FIRST}'\n"
+            "\n  First request:\n\n  curl http://{api}/v1/entitlements/grants {credential} {headers} -d '{body}'\n"
         ));
     }
-    say(format_args!(
-        "  {}\n",
-        styled(DIM, "Ctrl-C stops everything; the data stays.")
-    ));
 }
 
 fn row(name: &str, value: impl std::fmt::Display) {

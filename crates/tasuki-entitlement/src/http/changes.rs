@@ -226,6 +226,8 @@ async fn serve_many<T>(
         form: Form::Many,
         traceparent: trace::traceparent(&Span::current()),
     };
+    // Never closed: whoever gets no turn in time is cut by the limit of a request.
+    let _turn = app.bulk.acquire().await;
     let served = app.commands.serve(std::slice::from_ref(&command)).await;
     let served = served.map_err(|error| failed(&error));
     let first = served.map(|served| served.into_iter().next().unwrap_or(Served::KeyConflict));

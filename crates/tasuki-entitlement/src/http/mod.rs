@@ -8,6 +8,7 @@ mod reads;
 use std::sync::Arc;
 
 use tasuki::batch::Batcher;
+use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -19,8 +20,10 @@ use crate::queries::Queries;
 pub(crate) struct App {
     /// Requests for one entitlement: those that wait together are served together.
     pub(crate) batcher: Batcher<Commands>,
-    /// Requests for many: a batch each.
+    /// Requests for many: a batch each, one at a time. Each takes a lock per item, and the
+    /// server's table of locks is everybody's.
     pub(crate) commands: Arc<Commands>,
+    pub(crate) bulk: Arc<Semaphore>,
     pub(crate) queries: Queries,
 }
 

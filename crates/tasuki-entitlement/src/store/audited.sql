@@ -25,8 +25,12 @@ SELECT
     changes.version,
     (
         SELECT count(*) FROM entitlement.outbox_events AS waiting
-        WHERE waiting.event_id = changes.audit_id
+        WHERE waiting.event_id = changes.audit_id AND waiting.status <> 'FAILED'
     ) AS "waiting!",
+    (
+        SELECT count(*) FROM entitlement.outbox_events AS dead
+        WHERE dead.event_id = changes.audit_id AND dead.status = 'FAILED'
+    ) AS "dead!",
     COALESCE(published.found, 0) AS "published!"
 FROM changes
 LEFT JOIN published ON published.event_id = changes.audit_id

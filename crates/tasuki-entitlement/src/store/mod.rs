@@ -356,8 +356,9 @@ pub(crate) struct Audited {
     pub(crate) user_id: String,
     pub(crate) stock_keeping_unit: String,
     pub(crate) version: i64,
-    /// Rows of its event: waiting or dead, and published.
+    /// Rows of its event: waiting, dead, and published.
     pub(crate) waiting: i64,
+    pub(crate) dead: i64,
     pub(crate) published: i64,
 }
 
@@ -385,12 +386,12 @@ pub(crate) async fn torn(
             held.user_id, held.stock_keeping_unit, held.version,
             count(past.version) AS "audited!"
         FROM entitlement.entitlements AS held
-        JOIN entitlement.entitlement_audit AS past
+        LEFT JOIN entitlement.entitlement_audit AS past
             ON past.user_id = held.user_id
             AND past.stock_keeping_unit = held.stock_keeping_unit
         WHERE held.updated_at >= $1
         GROUP BY held.user_id, held.stock_keeping_unit, held.version
-        HAVING max(past.version) <> held.version
+        HAVING max(past.version) IS DISTINCT FROM held.version
             OR max(past.version) - min(past.version) + 1 <> count(past.version)
             OR count(DISTINCT past.version) <> count(past.version)
         LIMIT $2

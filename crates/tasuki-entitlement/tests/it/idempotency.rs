@@ -156,3 +156,23 @@ async fn a_key_is_free_again_when_its_time_is_over() {
     let fresh = world.grant("k", &body("u", "other")).await;
     assert_eq!(fresh.status, StatusCode::OK, "{}", fresh.text);
 }
+
+#[tokio::test]
+async fn a_request_that_is_repeated_with_a_rotated_key_is_the_same_request() {
+    let world = World::start().await;
+    let ask = body("u", "s");
+    let scopes = ["entitlement:grant"];
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        let key = world.key_with("provider-a", &scopes).await;
+        let request = world
+            .raw(http::Method::POST, "/v1/entitlements/grants")
+            .bearer_auth(key)
+            .header("Idempotency-Key", "k")
+            .json(&ask);
+        answers.push(send(request).await);
+    }
+    assert_eq!(answers[0].status, StatusCode::OK);
+    assert_eq!(answers[1].text, answers[0].text);
+    assert_eq!(answers[1].headers["idempotency-replayed"], "true");
+}

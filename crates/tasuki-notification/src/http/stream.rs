@@ -70,6 +70,9 @@ pub(super) async fn follow(
             .await
             .map_err(|error| ApiError::database(&error))?,
     };
+    // Also a client that has not had anything yet knows from where to go on.
+    let first = Event::default().id(after.to_string());
+    let first = stream::once(std::future::ready(Ok(first)));
     let reader = Reader {
         pool: app.pool,
         follower: app.followed.follow(&user),
@@ -78,8 +81,8 @@ pub(super) async fn follow(
     };
     // A stop ends it, so that the client goes on elsewhere from where it was.
     let ended = async move { phases.draining().await };
-    let events = stream::unfold(reader, Reader::next)
-        .flat_map(stream::iter)
+    let events = first
+        .chain(stream::unfold(reader, Reader::next).flat_map(stream::iter))
         .take_until(Box::pin(ended));
     Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(QUIET)))
 }
@@ -118,9 +121,17 @@ impl Reader {
         }
     }
 
-    async fn page(&self) -> sqlx::Result<Vec<Entry>> {
+    /// What comes after the last number; when there is nothing, the end of the inbox is the last
+    /// number from now on: what was between has been removed by age, and must not be waited for.
+    async fn page(&mut self) -> sqlx::Result<Vec<Entry>> {
         let mut connection = self.pool.acquire().await?;
-        inbox::after(&mut connection, &self.user, self.after, PAGE).await
+        let end = inbox::summary(&mut connection, &self.user, 0).await?.0;
+        // Whatever is numbered up to the end is visible by now.
+        let page = inbox::after(&mut connection, &self.user, self.after, PAGE).await?;
+        if page.is_empty() {
+            self.after = self.after.max(end);
+        }
+        Ok(page)
     }
 }
 

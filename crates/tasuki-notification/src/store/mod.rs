@@ -29,7 +29,11 @@ pub(crate) struct New<'a> {
 }
 
 /// Over which channels these users want to be told.
-pub(crate) async fn wishes(tx: &mut PgConnection, users: &[String]) -> sqlx::Result<Wishes> {
+pub(crate) async fn wishes(
+    tx: &mut PgConnection,
+    users: &[String],
+    otherwise: &[Channel],
+) -> sqlx::Result<Wishes> {
     let mut wishes = Wishes::default();
     let rows = sqlx::query!(
         r#"
@@ -41,7 +45,11 @@ pub(crate) async fn wishes(tx: &mut PgConnection, users: &[String]) -> sqlx::Res
     )
     .fetch_all(&mut *tx)
     .await?;
-    let mut by_webhook = Vec::new();
+    // Who has said nothing about a type gets it over the default channels.
+    let mut by_webhook = match otherwise.contains(&Channel::Webhook) {
+        true => users.to_vec(),
+        false => Vec::new(),
+    };
     for row in rows {
         let channels: Vec<_> = row
             .channels

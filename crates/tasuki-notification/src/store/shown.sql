@@ -33,7 +33,9 @@ latest AS (
 
 newest AS (
     INSERT INTO notification.shown AS shown (user_id, aggregate_key, version)
+    -- After the inboxes, in every plan: locks of the two tables are taken in one order.
     SELECT user_id, aggregate_key, version FROM latest
+    WHERE EXISTS (SELECT FROM numbered)
     ON CONFLICT (user_id, aggregate_key)
         DO UPDATE SET version = GREATEST(shown.version, excluded.version)
     RETURNING shown.user_id, shown.aggregate_key, shown.version

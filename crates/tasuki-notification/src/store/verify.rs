@@ -26,3 +26,16 @@ pub(crate) async fn known(
         .fetch_all(connection)
         .await
 }
+
+/// Which of these users have wishes of their own.
+pub(crate) async fn wishers(
+    connection: &mut PgConnection,
+    users: &[String],
+) -> sqlx::Result<Vec<String>> {
+    sqlx::query_scalar!(
+        "SELECT DISTINCT user_id FROM notification.preferences WHERE user_id = ANY($1)",
+        users,
+    )
+    .fetch_all(connection)
+    .await
+}

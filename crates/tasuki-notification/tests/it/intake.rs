@@ -136,6 +136,20 @@ async fn one_event_that_the_database_refuses_holds_up_none_of_its_batch() {
     assert_eq!(world.unsettled().await.1, 1, "it will come again");
 }
 
+#[tokio::test]
+async fn a_time_that_no_clock_in_utc_can_show_is_poison_and_costs_the_others_nothing() {
+    let world = World::start().await;
+    let mut odd = granted("odd", "s", 1);
+    odd.occurred_at = "9999-12-31T23:59:59-01:00".to_owned();
+    world.tell(&odd).await;
+    world.tell(&granted("u", "s", 1)).await;
+    world.counts(1, SENT).await;
+    world.settled().await;
+    let refused = "SELECT count(*) FROM notification.notification_nats_dlq
+        WHERE kind = 'TERMINATED' AND reason = 'occurred_at is not a time'";
+    world.counts(1, refused).await;
+}
+
 /// The database refuses notifications of the user `bad`.
 pub(crate) const REFUSE_BAD: &str = "
     ALTER TABLE notification.notifications_live ADD CONSTRAINT nobody_bad CHECK (user_id <> 'bad')";

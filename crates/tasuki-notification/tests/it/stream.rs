@@ -31,8 +31,9 @@ async fn follow(
         },
     ));
     Box::pin(chunks.flat_map(|text| {
-        let ids: Vec<i64> = text
-            .lines()
+        let told = text.split("\n\n").filter(|event| event.contains("data:"));
+        let ids: Vec<i64> = told
+            .flat_map(str::lines)
             .filter_map(|line| line.strip_prefix("id: ").or(line.strip_prefix("id:")))
             .filter_map(|id| id.trim().parse().ok())
             .collect();
@@ -122,4 +123,21 @@ async fn a_last_event_id_that_is_none_is_refused() {
             .header("Last-Event-ID", bad);
         assert_eq!(request.send().await.unwrap().status(), 400, "{bad:?}");
     }
+}
+
+#[tokio::test]
+async fn a_client_that_was_away_for_longer_than_notifications_are_kept_goes_on_with_what_is_new() {
+    let world = World::start().await;
+    world.prefer("u", &["in-app"]).await;
+    for number in 1..=5 {
+        world.tell(&granted("u", &format!("s{number}"), 1)).await;
+    }
+    let shown = "SELECT count(*) FROM notification.notifications_sent";
+    world.counts(5, shown).await;
+    world
+        .execute("DELETE FROM notification.notifications_sent")
+        .await;
+    let mut stream = follow(&world, &world.host, Some(2)).await;
+    world.tell(&granted("u", "new", 1)).await;
+    assert_eq!(next(&mut stream).await, Some(6));
 }

@@ -409,3 +409,23 @@ async fn a_user_has_a_bounded_number_of_webhooks_and_can_remove_them() {
         StatusCode::CREATED
     );
 }
+
+#[tokio::test]
+async fn a_webhook_by_default_reaches_users_who_have_no_preferences() {
+    let world = World::with(|config| {
+        config
+            .with_value("notification.webhook.allow-private-addresses", true)
+            .unwrap()
+            .with_value(
+                "notification.delivery.default-channels",
+                vec!["webhook".to_owned()],
+            )
+            .unwrap()
+    })
+    .await;
+    let (receiver, address) = Receiver::start(&[]).await;
+    let body = json!({ "url": format!("http://{address}/hook") });
+    world.post("/v1/users/u/webhooks", &body).await;
+    world.tell(&granted("u", "s", 1)).await;
+    receiver.got_at_least(1).await;
+}

@@ -43,11 +43,12 @@ pub enum Caller {
 
 impl Caller {
     /// A text that only this caller has: what is kept apart by caller (idempotency keys,
-    /// rate limits) is kept apart by this. Two users behind one service differ.
+    /// rate limits) is kept apart by this. Two users behind one service differ. API keys of one
+    /// name are one caller: a request that is repeated after a rotation is the same request.
     #[must_use]
     pub fn identity(&self) -> String {
         match self {
-            Self::ApiKey { id, .. } => format!("api-key:{id}"),
+            Self::ApiKey { name, .. } => format!("api-key:{name}"),
             Self::Operator { id, .. } => format!("operator:{id}"),
             Self::Service { service, user, .. } => match user {
                 Some(user) => format!("service:{service}:{user}"),

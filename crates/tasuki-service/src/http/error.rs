@@ -92,14 +92,18 @@ impl ApiError {
         Self::internal_unlogged()
     }
 
-    /// 503 when the database is away, else 500. Either is logged here.
+    /// 503 when the database is away or busy, else 500. Either is logged here.
     #[must_use]
     pub fn database(error: &sqlx::Error) -> Self {
-        if !database::is_away(error) {
-            return Self::internal(error);
+        if database::is_away(error) {
+            tracing::warn!(error = error as &(dyn Error + 'static), "database is away");
+            return Self::unavailable("the database can't be reached, try again");
         }
-        tracing::warn!(error = error as &(dyn Error + 'static), "database is away");
-        Self::unavailable("the database can't be reached, try again")
+        if database::is_passing(error) {
+            tracing::warn!(error = error as &(dyn Error + 'static), "database is busy");
+            return Self::unavailable("the database is busy, try again");
+        }
+        Self::internal(error)
     }
 
     /// Says when to come back.

@@ -51,6 +51,7 @@ use std::time::Duration;
 
 use sqlx::PgPool;
 use time::OffsetDateTime;
+use tokio::time::Instant;
 
 use crate::Schema;
 use store::{Statements, Sweep};
@@ -102,6 +103,8 @@ pub struct Upkeep {
     schema: Schema,
     name: String,
     poll: Duration,
+    clean_every: Option<Duration>,
+    cleaned_at: Mutex<Option<Instant>>,
     partitioned: Vec<(Partitioned, Statements)>,
     expiring: Vec<(Expiring, Sweep)>,
     /// Partitions with a row that is younger than their range, and when to look at them again.
@@ -132,6 +135,8 @@ impl Upkeep {
             schema: schema.clone(),
             name: format!("{schema}.upkeep"),
             poll: Duration::from_secs(60),
+            clean_every: Some(Duration::ZERO),
+            cleaned_at: Mutex::default(),
             partitioned: Vec::new(),
             expiring: Vec::new(),
             resting: Mutex::default(),
@@ -162,6 +167,14 @@ impl Upkeep {
     #[must_use]
     pub const fn poll_every(mut self, poll: Duration) -> Self {
         self.poll = poll;
+        self
+    }
+
+    /// How often what is old is removed; `None` for never, then partitions are only made. Without
+    /// this, at every look.
+    #[must_use]
+    pub const fn clean_every(mut self, every: Option<Duration>) -> Self {
+        self.clean_every = every;
         self
     }
 

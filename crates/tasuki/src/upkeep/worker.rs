@@ -1,6 +1,9 @@
 //! One tick of upkeep: some of everything, and all of it bounded.
 
+use std::sync::PoisonError;
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::rules::Expiring;
 use super::step::{BATCH, Filled, Step, Table};
@@ -35,6 +38,7 @@ impl Worker for Upkeep {
 
     async fn tick(&self) -> Result<Tick, worker::Error> {
         let mut passes = Vec::new();
+        let cleans = self.is_time_to_clean();
         for (rule, statements) in &self.partitioned {
             let table = Table {
                 upkeep: self,
@@ -43,28 +47,49 @@ impl Worker for Upkeep {
                 keep: rule.keep,
                 patience: Duration::ZERO,
             };
-            passes.push(table.keep_up().await);
+            passes.push(table.keep_up(cleans).await);
         }
-        for (rule, sweep) in &self.expiring {
+        for (rule, sweep) in self.expiring.iter().filter(|_| cleans) {
             passes.push(self.keep_expiring(rule, sweep).await);
         }
         // Only now: a table that fails does not keep the others from being kept up.
         let passes = passes.into_iter().collect::<Result<Vec<_>, _>>()?;
         if passes.contains(&Pass::More) {
-            Ok(Tick::Worked)
-        } else {
-            Ok(Tick::Idle)
+            return Ok(Tick::Worked);
         }
+        if cleans {
+            self.has_cleaned();
+        }
+        Ok(Tick::Idle)
+    }
+}
+
+impl Upkeep {
+    fn is_time_to_clean(&self) -> bool {
+        let cleaned_at = self
+            .cleaned_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.clean_every
+            .is_some_and(|every| cleaned_at.is_none_or(|at| at.elapsed() >= every))
+    }
+
+    /// To the end: what was cut or postponed is still to be done at the next look.
+    fn has_cleaned(&self) {
+        let mut cleaned_at = self
+            .cleaned_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *cleaned_at = Some(Instant::now());
     }
 }
 
 impl Table<'_> {
-    async fn keep_up(&self) -> Result<Pass, Error> {
-        let passes = [
-            self.grow().await?,
-            self.shrink().await?,
-            self.sweep().await?,
-        ];
+    async fn keep_up(&self, cleans: bool) -> Result<Pass, Error> {
+        let mut passes = vec![self.grow().await?];
+        if cleans {
+            passes.extend([self.shrink().await?, self.sweep().await?]);
+        }
         self.report().await?;
         if passes.contains(&Pass::More) {
             Ok(Pass::More)

@@ -21,6 +21,19 @@ async fn every_command_has_help() {
         "token",
         "token sign",
         "token rotate",
+        "outbox",
+        "outbox list",
+        "outbox show",
+        "outbox retry",
+        "outbox cleanup",
+        "outbox reconcile",
+        "dlq",
+        "dlq list",
+        "dlq show",
+        "dlq redrive",
+        "dlq discard",
+        "verify",
+        "demo",
         "version",
         "completions",
     ];
@@ -49,7 +62,9 @@ async fn completions_know_every_command() {
     let world = World::new();
     for shell in ["bash", "zsh", "fish"] {
         let script = world.run(world.command(&["completions", shell])).await.ok();
-        for command in ["up", "serve", "migrate", "status", "apikey", "token"] {
+        for command in [
+            "up", "serve", "migrate", "status", "apikey", "token", "outbox", "dlq", "verify",
+        ] {
             assert!(script.contains(command), "{shell} {command}");
         }
     }

@@ -14,3 +14,4 @@ mod stopping;
 mod support;
 mod telemetry;
 mod up;
+mod walk;

@@ -130,7 +130,10 @@ impl Inner {
 
     async fn ask(&self) {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
-        let path = ["/v1/entitlements/grants", "/v1/entitlements/revokes"][fastrand::usize(..2)];
+        let path = match fastrand::bool() {
+            true => "/v1/entitlements/grants",
+            false => "/v1/entitlements/revokes",
+        };
         let body = json!({
             "user_id": format!("user-{}", fastrand::usize(..USERS)),
             "stock_keeping_unit": format!("sku-{}", fastrand::usize(..SKUS)),
@@ -148,6 +151,7 @@ impl Inner {
                     text,
                 };
             }
+            // sleep: as a client does before it repeats a request.
             tokio::time::sleep(PAUSE).await;
         };
         // Now and then somebody did not hear the answer, and asks again.

@@ -66,7 +66,8 @@ impl Platform {
             .unwrap();
         let granted = decided.iter().filter(|it| it.status == 200).count();
         assert_eq!(changes.len(), granted, "as many changes as answers");
-        let ids: Vec<Uuid> = changes.iter().map(|change| change.event_id).collect();
+        let ids = changes.iter().map(|it| (it.event_id, it.user_id.clone()));
+        let ids: Vec<(Uuid, String)> = ids.collect();
         let told: HashMap<Uuid, _> = told
             .told(&ids)
             .await
@@ -76,7 +77,7 @@ impl Platform {
             .collect();
         for change in &changes {
             assert_eq!(change.events, 1, "{change:?}");
-            let told = &told[&change.event_id];
+            let told = told.get(&change.event_id).unwrap();
             assert_eq!(
                 (told.processed, told.sent, told.most_each),
                 (1, 1, 1),

@@ -1,0 +1,71 @@
+//! What millions of entitlements do to grants and reads: two databases side by side, one with a
+//! history, the service on each in turn. Here the platform is held against itself.
+//!
+//! Users are chosen from all that a database has, so that with a history neither its rows nor its
+//! index fit into the server's memory.
+
+use anyhow::ensure;
+use tasuki::Schema;
+
+use super::{
+    Measure, Scenario,
+    site::{ENTITLEMENT, HTTP_ONLY, Site},
+};
+use crate::{
+    figures::{self, Metric, OURS, Side},
+    store as databases,
+};
+
+/// What `fill.sql` gives to each user.
+const PER_USER: u32 = 5;
+const FORGET: &str = include_str!("../../grant/forget.sql");
+
+/// All rounds, beside a history of `rows` entitlements.
+pub(super) async fn run(scenario: &mut Scenario<'_>, rows: u32) -> anyhow::Result<()> {
+    ensure!(
+        rows > 0 && rows.is_multiple_of(PER_USER),
+        "a history of {rows} entitlements can't be shared out by {PER_USER}"
+    );
+    eprintln!("a history of {rows} entitlements (some minutes)");
+    let (some, many) = (scenario.options.users, rows / PER_USER);
+    let database = Schema::new("tasuki_bench_history")?;
+    let full = scenario.site(&database, many).await?;
+    for round in 1..=scenario.options.runs {
+        eprintln!("round {round}: History");
+        let fresh = scenario.site(&scenario.database, some).await?;
+        let mut sides = [
+            (Side::Baseline, figures::NO_HISTORY, &fresh, some),
+            (Side::Ours, OURS, &full, many),
+        ];
+        // Who comes first is warm for the other: they take turns at that, too.
+        if round.is_multiple_of(2) {
+            sides.reverse();
+        }
+        for (side, who, site, users) in sides {
+            beside(scenario, side, who, site, users).await?;
+        }
+    }
+    databases::drop_database(&scenario.server, &database).await?;
+    Ok(())
+}
+
+/// Grants and reads on one of the two databases.
+async fn beside(
+    scenario: &mut Scenario<'_>,
+    side: Side,
+    who: &str,
+    site: &Site,
+    users: u32,
+) -> anyhow::Result<()> {
+    databases::run_file(&site.url, FORGET.to_owned()).await?;
+    let service = site.serve(ENTITLEMENT, &HTTP_ONLY).await?;
+    for (measure, metric) in [
+        (Measure::Grants, Metric::HistoryGrantPerSecond),
+        (Measure::Reads, Metric::HistoryReadPerSecond),
+    ] {
+        databases::settle(&site.url).await?;
+        let number = scenario.through_http(&service, measure, users).await?;
+        scenario.runs.add(metric, side, who, number);
+    }
+    service.stop().await
+}

@@ -1,0 +1,203 @@
+//! A grant from the request to the notification, through the executable: what operators see of it,
+//! and what they can do when it does not arrive.
+
+#![expect(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "helpers of tests"
+)]
+
+use serde_json::{Value, json};
+use tasuki_testkit::eventually;
+
+use crate::support::{Up, World};
+
+async fn grant(up: &Up, user: &str) -> Value {
+    let url = format!("{}/v1/entitlements/grants", up.env.get("ENTITLEMENT_URL"));
+    let body = json!({
+        "user_id": user, "stock_keeping_unit": "sword", "reason": "purchase",
+        "purchase_id": "order-1",
+    });
+    let answer = reqwest::Client::new()
+        .post(url)
+        .bearer_auth(up.env.get("API_KEY"))
+        .header("Idempotency-Key", user)
+        .json(&body)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answer.status(), 200);
+    answer.json().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_grant_is_shown_on_its_way_verified_and_found_where_it_is() {
+    let world = World::new();
+    let up = world.up().await;
+    let stages = world.run(world.joined(&["demo", "--json"])).await.json();
+    let whats: Vec<_> = stages
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|stage| stage["what"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        whats,
+        [
+            "granted, and answered",
+            "published",
+            "taken in, once",
+            "told",
+            "asked again"
+        ]
+    );
+    grant(&up, "ann").await;
+    both_are_verified(&world).await;
+    let event = stages[2]["detail"].as_str().unwrap().replace("event ", "");
+    the_outbox_says_where(&world, &event).await;
+}
+
+async fn both_are_verified(world: &World) {
+    let verified = eventually("both are told", async || {
+        let verified = world
+            .run(world.joined(&["verify", "--json", "--settle", "0s"]))
+            .await;
+        let told: Value = serde_json::from_str(&verified.out).unwrap();
+        (told["sent"] == 2).then_some(told)
+    })
+    .await;
+    assert_eq!(verified["problem_count"], 0, "{verified}");
+    assert_eq!(verified["changes"], 2);
+}
+
+async fn the_outbox_says_where(world: &World, event: &str) {
+    let outbox = world
+        .run(world.joined(&["outbox", "list", "--json"]))
+        .await
+        .json();
+    assert_eq!(outbox[0]["service"], "entitlement");
+    assert_eq!(
+        (&outbox[0]["pending"], &outbox[0]["dead"]),
+        (&json!(0), &json!(0))
+    );
+    let shown = world
+        .run(world.joined(&["outbox", "show", event, "--json"]))
+        .await
+        .json();
+    assert_eq!(
+        (&shown["place"], &shown["type"]),
+        (&json!("published"), &json!("EntitlementGranted"))
+    );
+    let nobody = "01930000-0000-7000-8000-000000000001";
+    let unknown = world.run(world.joined(&["outbox", "show", nobody])).await;
+    unknown.is_refused(1, &["no outbox knows event"]);
+    for command in [
+        &["outbox", "reconcile"][..],
+        &["outbox", "cleanup", "--older-than", "7d"],
+    ] {
+        world.run(world.joined(command)).await.ok();
+    }
+    assert_eq!(
+        world
+            .run(world.joined(&["dlq", "list", "--json"]))
+            .await
+            .json(),
+        json!([])
+    );
+}
+
+#[tokio::test]
+async fn what_is_dead_is_listed_shown_and_sent_again_once() {
+    let world = World::new();
+    let mut command = world.command(&["up"]);
+    for (name, value) in [
+        ("FAILURE_INJECTION__ENABLED", "true"),
+        ("FAILURE_INJECTION__USER_ID_PREFIX", "fail-"),
+        ("MAX_ATTEMPTS", "1"),
+    ] {
+        command.env(format!("TASUKI_NOTIFICATION__DELIVERY__{name}"), value);
+    }
+    let up = world.ready(world.start(command)).await;
+    grant(&up, "fail-1").await;
+    let dead = eventually("it is dead", async || {
+        let listed = world
+            .run(world.joined(&["dlq", "list", "--json"]))
+            .await
+            .json();
+        listed.as_array().unwrap().first().cloned()
+    })
+    .await;
+    assert_eq!(dead["source"], "notifications_live");
+    assert_eq!(dead["error"], "failure injected");
+    let id = dead["id"].as_str().unwrap();
+    let shown = world
+        .run(world.joined(&["dlq", "show", id, "--json"]))
+        .await
+        .json();
+    assert!(shown["payload"].as_str().unwrap().contains("fail-1"));
+    let redriven = world
+        .run(world.joined(&["dlq", "redrive", id, "--json"]))
+        .await
+        .json();
+    assert_eq!(redriven["redriven"], 1);
+    let again = world.run(world.joined(&["dlq", "redrive", id])).await;
+    assert_eq!(
+        again.code,
+        Some(1),
+        "there is nothing left to redrive: {again:?}"
+    );
+    // It fails again, and somebody gives it up.
+    eventually("it is dead again", async || {
+        let all = ["dlq", "discard", "--all", "--reason", "a test", "--json"];
+        let discarded = world.run(world.joined(&all)).await.json();
+        (discarded["discarded"] == 1).then_some(())
+    })
+    .await;
+    let wrong = world
+        .run(world.joined(&["dlq", "redrive", "nonsense"]))
+        .await;
+    wrong.is_refused(1, &["tasuki dlq list"]);
+}
+
+#[tokio::test]
+async fn whatever_is_not_where_it_belongs_is_found() {
+    let world = World::new();
+    let up = world.up().await;
+    let pool = sqlx::PgPool::connect(up.env.get("DATABASE_URL"))
+        .await
+        .unwrap();
+    grant(&up, "fine").await;
+    eventually("it is told", async || {
+        let sent: i64 = sqlx::query_scalar("SELECT count(*) FROM notification.notifications_sent")
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+        (sent == 1).then_some(())
+    })
+    .await;
+    for (sql, what) in [
+        (
+            "DELETE FROM notification.notifications_sent",
+            "processed, and nobody was told",
+        ),
+        (
+            "DELETE FROM notification.processed_events",
+            "published, and never processed",
+        ),
+        (
+            "DELETE FROM entitlement.outbox_published",
+            "a change without an event",
+        ),
+        (
+            "UPDATE entitlement.entitlements SET version = version + 1",
+            "versions have a gap or a repeat",
+        ),
+    ] {
+        sqlx::raw_sql(sql).execute(&pool).await.unwrap();
+        let found = world
+            .run(world.joined(&["verify", "--json", "--settle", "0s"]))
+            .await;
+        assert_eq!(found.code, Some(1), "{found:?}");
+        assert!(found.out.contains(what), "{what}: {}", found.out);
+    }
+}
