@@ -100,6 +100,10 @@ pub async fn service(
         .queue(own.commands.queue)
         .concurrency(own.commands.concurrency);
     let batcher = Batcher::new("entitlement.commands", commands.clone(), options);
+    let reader = queries::Lists {
+        pool: tables.database.requests.clone(),
+    };
+    let lists = Batcher::new("entitlement.lists", reader, options);
     let app = http::App {
         batcher: batcher.clone(),
         commands: Arc::new(commands.clone()),
@@ -107,11 +111,15 @@ pub async fn service(
         queries: queries::Queries {
             pool: tables.database.requests.clone(),
         },
+        lists: lists.clone(),
     };
     let about = "Who owns what: grant, revoke, consume, read.";
     let service = Service::new(tables.clone(), about, own.server)
         .needs(settings_of(&bus, &stream))
-        .serving(move |supervisor| batcher.start(supervisor))
+        .serving(move |supervisor| {
+            batcher.start(supervisor);
+            lists.start(supervisor);
+        })
         .routes(http::routes(app));
     let added = workers::add(service, own, &tables, &commands, &bus, stream, clock);
     added.map_err(|error| invalid("entitlement.retention", &error))

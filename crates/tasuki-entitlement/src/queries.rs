@@ -1,15 +1,20 @@
 //! What can be read: a check, a list, a history.
+//!
+//! Lists that are asked for at the same time are read together: a question to the database costs
+//! more than what it answers.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sqlx::PgPool;
+use tasuki::batch::{Group, Ran};
 use tasuki_contract::entitlement as wire;
 use tasuki_contract::names::{Sku, UserId};
 use tasuki_contract::timestamp;
+use tasuki_service::database;
 use time::OffsetDateTime;
 
 use crate::domain::Status;
-use crate::store::{self, Past, Wanted};
+use crate::store::{self, Listed, Past, Wanted};
 use crate::views;
 
 /// A text that is no cursor of ours.
@@ -21,6 +26,33 @@ pub(crate) struct InvalidCursor;
 pub(crate) struct Filter {
     pub(crate) status: Option<Status>,
     pub(crate) changed_since: Option<OffsetDateTime>,
+}
+
+/// Reads whole lists, many users at once.
+#[derive(Clone, Debug)]
+pub(crate) struct Lists {
+    pub(crate) pool: PgPool,
+}
+
+/// Entries of a whole list: what is asked for when nothing is said.
+pub(crate) const WHOLE: u32 = 1000;
+
+impl Group for Lists {
+    type Command = UserId;
+    type Reply = Vec<Listed>;
+    type Error = sqlx::Error;
+
+    async fn run(&self, users: &[UserId]) -> Ran<Vec<Listed>, sqlx::Error> {
+        let users: Vec<String> = users.iter().map(ToString::to_string).collect();
+        let mut connection = self.pool.acquire().await?;
+        // One more than is shown tells whether there is another page.
+        let lists = store::lists(&mut connection, &users, i64::from(WHOLE) + 1).await?;
+        Ok(lists.into_iter().map(Ok).collect())
+    }
+
+    fn is_everyones(&self, error: &sqlx::Error) -> bool {
+        database::is_away(error)
+    }
 }
 
 /// Reads, on connections of `pool`.
@@ -62,15 +94,8 @@ impl Queries {
             limit: i64::from(limit) + 1,
         };
         let mut connection = self.pool.acquire().await?;
-        let mut listed = store::list(&mut connection, user.as_str(), &wanted).await?;
-        let more = cut(&mut listed, limit);
-        let last = listed.last().filter(|_| more);
-        let next_cursor = last.map(|last| cursor(last.updated_at, &last.stock_keeping_unit));
-        Ok(wire::Entitlements {
-            user_id: user.to_string(),
-            entitlements: listed.into_iter().map(views::item).collect(),
-            next_cursor,
-        })
+        let listed = store::list(&mut connection, user.as_str(), &wanted).await?;
+        Ok(page(user, listed, limit))
     }
 
     /// A page of what happened to `sku` of `user`, below version `below`.
@@ -96,6 +121,18 @@ impl Queries {
             history: past.into_iter().map(entry).collect(),
             next_cursor,
         })
+    }
+}
+
+/// What was read of a user, cut to a page.
+pub(crate) fn page(user: &UserId, mut listed: Vec<Listed>, limit: u32) -> wire::Entitlements {
+    let more = cut(&mut listed, limit);
+    let last = listed.last().filter(|_| more);
+    let next_cursor = last.map(|last| cursor(last.updated_at, &last.stock_keeping_unit));
+    wire::Entitlements {
+        user_id: user.to_string(),
+        entitlements: listed.into_iter().map(views::item).collect(),
+        next_cursor,
     }
 }
 

@@ -5,7 +5,6 @@ use axum::response::Response;
 use http::header::HeaderName;
 use http::{HeaderValue, StatusCode};
 use serde::Serialize;
-use tasuki::batch;
 use tasuki::idempotency::{self, Reply, Request, RequestHash};
 use tasuki_contract::entitlement::{
     Bulk, BulkResults, ConsumeBody, Entitlement, GrantBody, RevokeBody,
@@ -17,9 +16,9 @@ use tasuki_service::http::{ApiError, Json, answer};
 use tasuki_service::telemetry::trace;
 use tracing::Span;
 
-use super::App;
 use super::access::{Consume, Grant, Revoke};
 use super::key::IdempotencyKey;
+use super::{App, batch_failed};
 use crate::commands::{Command, Form, Served};
 use crate::domain::{Operation, Order};
 use crate::error::Error;
@@ -203,7 +202,7 @@ async fn serve_one(
         traceparent: trace::traceparent(&Span::current()),
     };
     let served = app.batcher.submit(command).await;
-    respond(action, served.map_err(|error| batch_failed(&error)))
+    respond(action, served.map_err(|error| batch_failed(&error, failed)))
 }
 
 async fn serve_many<T>(
@@ -261,18 +260,6 @@ fn respond(action: &'static str, served: Result<Served, ApiError>) -> Result<Res
 fn as_response(reply: &Reply) -> Response {
     let status = StatusCode::from_u16(reply.status()).unwrap_or(StatusCode::OK);
     answer(status, reply.body().clone())
-}
-
-fn batch_failed(error: &batch::Error<Error>) -> ApiError {
-    match error {
-        batch::Error::Refused(error) => failed(error),
-        batch::Error::Failed(error) => failed(error),
-        batch::Error::Overloaded => ApiError::unavailable("too many requests wait, try again"),
-        batch::Error::Stopped | batch::Error::Cut => {
-            ApiError::unavailable("the service stops, try again")
-        }
-        other => ApiError::internal(other),
-    }
 }
 
 fn failed(error: &Error) -> ApiError {

@@ -7,13 +7,14 @@ mod reads;
 
 use std::sync::Arc;
 
-use tasuki::batch::Batcher;
+use tasuki::batch::{self, Batcher};
+use tasuki_service::http::ApiError;
 use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::commands::Commands;
-use crate::queries::Queries;
+use crate::queries::{Lists, Queries};
 
 /// What handlers need.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub(crate) struct App {
     pub(crate) commands: Arc<Commands>,
     pub(crate) bulk: Arc<Semaphore>,
     pub(crate) queries: Queries,
+    /// Whole lists: those that are asked for together are read together.
+    pub(crate) lists: Batcher<Lists>,
 }
 
 pub(crate) fn routes(app: App) -> OpenApiRouter {
@@ -38,4 +41,21 @@ pub(crate) fn routes(app: App) -> OpenApiRouter {
         .routes(routes!(reads::check))
         .routes(routes!(reads::history))
         .with_state(app)
+}
+
+/// What a caller is told whose request was in a batch that came to nothing; `failed` tells of the
+/// group's own errors.
+fn batch_failed<E: std::error::Error + 'static>(
+    error: &batch::Error<E>,
+    failed: fn(&E) -> ApiError,
+) -> ApiError {
+    match error {
+        batch::Error::Refused(error) => failed(error),
+        batch::Error::Failed(error) => failed(error),
+        batch::Error::Overloaded => ApiError::unavailable("too many requests wait, try again"),
+        batch::Error::Stopped | batch::Error::Cut => {
+            ApiError::unavailable("the service stops, try again")
+        }
+        other => ApiError::internal(other),
+    }
 }

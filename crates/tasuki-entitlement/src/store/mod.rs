@@ -285,6 +285,52 @@ pub(crate) async fn list(
     .await
 }
 
+/// The first `limit` entitlements of each of `users`, the last change first.
+pub(crate) async fn lists(
+    connection: &mut PgConnection,
+    users: &[String],
+    limit: i64,
+) -> sqlx::Result<Vec<Vec<Listed>>> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT
+            wanted.place AS "place!", held.stock_keeping_unit, held.status, held.version,
+            held.quantity, held.expires_at, held.updated_at
+        FROM UNNEST($1::text[]) WITH ORDINALITY AS wanted (user_id, place)
+        CROSS JOIN LATERAL (
+            SELECT stock_keeping_unit, status, version, quantity, expires_at, updated_at
+            FROM entitlement.entitlements
+            WHERE user_id = wanted.user_id
+            ORDER BY updated_at DESC, stock_keeping_unit DESC
+            LIMIT $2
+        ) AS held
+        ORDER BY wanted.place, held.updated_at DESC, held.stock_keeping_unit DESC
+        "#,
+        users,
+        limit,
+    )
+    .fetch_all(connection)
+    .await?;
+    let mut lists: Vec<Vec<Listed>> = users.iter().map(|_| Vec::new()).collect();
+    for row in rows {
+        // Ordinality counts from 1.
+        let list = usize::try_from(row.place - 1)
+            .ok()
+            .and_then(|at| lists.get_mut(at));
+        if let Some(list) = list {
+            list.push(Listed {
+                stock_keeping_unit: row.stock_keeping_unit,
+                status: row.status,
+                version: row.version,
+                quantity: row.quantity,
+                expires_at: row.expires_at,
+                updated_at: row.updated_at,
+            });
+        }
+    }
+    Ok(lists)
+}
+
 /// A row of the audit.
 #[derive(Clone, Debug)]
 pub(crate) struct Past {

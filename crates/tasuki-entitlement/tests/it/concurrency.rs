@@ -70,3 +70,35 @@ async fn bulk_requests_over_the_same_users_in_opposite_orders_never_deadlock() {
     );
     assert_eq!(gaps.await, 0);
 }
+
+#[tokio::test]
+async fn lists_that_are_read_together_are_each_ones_own() {
+    let world = World::start().await;
+    let grants = (0..40).map(|user| {
+        let (world, sku) = (&world, format!("sku-{user}"));
+        async move { world.grant(&sku, &body(&format!("u{user}"), &sku)).await }
+    });
+    join_all(grants).await;
+    let reads = (0..200).map(|index| {
+        let (world, user) = (&world, index % 50);
+        async move {
+            let path = format!("/v1/users/u{user}/entitlements");
+            (user, world.get(&path).await)
+        }
+    });
+    for (user, list) in join_all(reads).await {
+        assert_eq!(list.status, StatusCode::OK, "{}", list.text);
+        let list = list.json();
+        assert_eq!(list["user_id"], format!("u{user}"));
+        let items = list["entitlements"].as_array().unwrap();
+        let skus: Vec<_> = items
+            .iter()
+            .map(|it| it["stock_keeping_unit"].clone())
+            .collect();
+        let wanted: Vec<_> = (user < 40)
+            .then(|| json!(format!("sku-{user}")))
+            .into_iter()
+            .collect();
+        assert_eq!(skus, wanted);
+    }
+}

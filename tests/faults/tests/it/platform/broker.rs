@@ -37,7 +37,7 @@ async fn a_broker_that_lost_everything_gets_it_again_from_the_outbox() {
     let platform = Platform::start("lost").await;
     let nodes = platform.pairs().await;
     let calling = platform.callers(&nodes).call();
-    for _ in 0..stretched(2, 6) {
+    for _ in 0..stretched(1, 6) {
         answered_more(&calling, 40).await;
         platform.stack.nats.kill().await.unwrap();
         lose_everything(&platform.stack.nats.store());

@@ -14,7 +14,7 @@ async fn faults_of_every_kind_in_a_random_order_break_no_promise() {
     let platform = Platform::start("combined").await;
     let mut nodes = platform.pairs().await;
     let calling = platform.callers(&nodes).call();
-    for _ in 0..stretched(6, 60) {
+    for _ in 0..stretched(4, 60) {
         answered_more(&calling, 15).await;
         match dice.u8(..7) {
             0 | 1 => {

@@ -51,7 +51,7 @@ async fn a_full_disk_is_told_as_unavailable_and_goes_on_when_there_is_room() {
     let platform = Platform::start("full").await;
     let nodes = platform.pairs().await;
     let calling = platform.callers(&nodes).call();
-    for _ in 0..stretched(2, 10) {
+    for _ in 0..stretched(1, 10) {
         answered_more(&calling, 30).await;
         sqlx::raw_sql(FULL).execute(&platform.pool).await.unwrap();
         // sleep: callers have to run into it.
@@ -77,7 +77,7 @@ async fn more_callers_than_connections_are_told_to_come_back_and_all_are_served(
     .await;
     let nodes = platform.pairs().await;
     let calling = platform.callers(&nodes).call();
-    answered_more(&calling, stretched(300, 3000)).await;
+    answered_more(&calling, stretched(200, 3000)).await;
     let decided = calling.stop().await;
     platform.keeps_its_promises(&decided, &nodes).await;
 }

@@ -19,7 +19,7 @@ async fn killed_processes_lose_nothing_that_was_answered_and_double_nothing() {
     let platform = Platform::start("kills").await;
     let mut nodes = platform.pairs().await;
     let calling = platform.callers(&nodes).call();
-    for round in 0..stretched(8, 60) {
+    for round in 0..stretched(4, 60) {
         answered_more(&calling, 20).await;
         let victim = round % nodes.len();
         nodes[victim].replace(&platform).await;
