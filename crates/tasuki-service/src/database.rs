@@ -98,9 +98,14 @@ impl Database {
         let planned = limited
             .clone()
             .options([("plan_cache_mode", "force_generic_plan")]);
+        // Workers' tables are empty most of the time. A plan that was made then reads the whole
+        // table, and is still used when there is a backlog: they go by an index, always.
+        let indexed = limited
+            .clone()
+            .options([("enable_seqscan", "off"), ("jit", "off")]);
         Ok(Self {
             requests: pool(settings.max_connections.get(), &planned),
-            workers: pool(settings.worker_connections.get(), &limited),
+            workers: pool(settings.worker_connections.get(), &indexed),
             probe: pool(1, &limited),
             // A migration may take as long as it needs, but must not stand in the way.
             unlimited: options.options([("lock_timeout", millis(settings.lock_timeout))]),
