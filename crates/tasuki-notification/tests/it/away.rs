@@ -33,6 +33,7 @@ async fn messages_that_arrive_while_the_database_is_away_are_told_when_it_is_bac
     world.counts(1, sent).await;
 
     proxy.refuse().await.unwrap();
+    proxy.reset().await.unwrap();
     for number in 0..50 {
         world.tell(&granted("u", &format!("s{number}"), 1)).await;
     }
@@ -69,6 +70,7 @@ async fn advisories_that_come_while_the_database_is_away_are_recorded_when_it_is
     let aside = "SELECT count(*) FROM notification.notification_nats_dlq WHERE kind = 'TERMINATED'";
 
     proxy.refuse().await.unwrap();
+    proxy.reset().await.unwrap();
     // Somebody else refuses a message of this durable for good: the broker says so.
     let sequence = world
         .publish(&Uuid::now_v7().to_string(), b"\xff".to_vec())

@@ -37,6 +37,7 @@ async fn a_database_that_dies_pauses_or_is_cut_off_loses_nothing_that_was_answer
             platform.proxy.reset().await.unwrap();
         }
         platform.proxy.refuse().await.unwrap();
+        platform.proxy.reset().await.unwrap();
         // sleep: it has to stay away for a while.
         tokio::time::sleep(stretched(Duration::from_secs(3), Duration::from_secs(60))).await;
         platform.proxy.heal().await.unwrap();
