@@ -2,7 +2,8 @@
 
 use super::{Position, PublishError};
 
-/// Messages by what became of them (`stored`, `duplicate`, `unreachable`, `refused`, `held`).
+/// Messages by what became of them (`stored`, `duplicate`, `unreachable`, `refused`, `invalid`,
+/// `held`).
 pub(super) const MESSAGES_TOTAL: &str = "tasuki_bus_messages_total";
 /// How many messages went to the broker together, by how (`atomic`, `pipelined`).
 #[cfg(feature = "nats")]
@@ -22,7 +23,14 @@ pub(super) const PENDING_MESSAGES: &str = "tasuki_consumer_pending_messages";
 /// another one, by consumer.
 pub(super) const RESTARTS_TOTAL: &str = "tasuki_consumer_restarts_total";
 
-const OUTCOMES: [&str; 5] = ["stored", "duplicate", "unreachable", "refused", "held"];
+const OUTCOMES: [&str; 6] = [
+    "stored",
+    "duplicate",
+    "unreachable",
+    "refused",
+    "invalid",
+    "held",
+];
 
 /// Counts what became of a batch.
 pub(super) fn count_results(results: &[Result<Position, PublishError>]) {
@@ -43,5 +51,34 @@ fn name(result: &Result<Position, PublishError>) -> &'static str {
         Err(PublishError::Refused(_)) => "refused",
         Err(PublishError::Invalid(_)) => "invalid",
         Err(PublishError::Held) => "held",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use time::OffsetDateTime;
+
+    use super::*;
+
+    #[test]
+    fn every_outcome_is_counted() {
+        let stored = |duplicate| Position {
+            stream: Arc::from("orders"),
+            stream_created_at: OffsetDateTime::UNIX_EPOCH,
+            sequence: 1,
+            duplicate,
+        };
+        for result in [
+            Ok(stored(false)),
+            Ok(stored(true)),
+            Err(PublishError::unreachable("x")),
+            Err(PublishError::refused("x")),
+            Err(PublishError::invalid("x")),
+            Err(PublishError::Held),
+        ] {
+            assert!(OUTCOMES.contains(&name(&result)), "{result:?}");
+        }
     }
 }

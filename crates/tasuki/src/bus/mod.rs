@@ -76,6 +76,12 @@ pub trait Streams: Send + Sync + 'static {
         spec: &StreamSpec,
     ) -> impl Future<Output = Result<StreamState, StreamError>> + Send;
 
+    /// As [`ensure_stream`](Self::ensure_stream), but makes nothing: `None` if it does not exist.
+    fn compare_stream(
+        &self,
+        spec: &StreamSpec,
+    ) -> impl Future<Output = Result<Option<StreamState>, StreamError>> + Send;
+
     /// The stream as it is now; `None` if it does not exist.
     fn stream(
         &self,
@@ -119,6 +125,13 @@ pub trait Subscriber: Send + Sync + 'static {
         &self,
         spec: &ConsumerSpec,
     ) -> impl Future<Output = Result<Self::Subscription, StreamError>> + Send;
+
+    /// Whether stream and durable exist, with the settings of `spec`; those that differ are
+    /// [`StreamError::Mismatch`]. Makes and changes nothing.
+    fn compare(
+        &self,
+        spec: &ConsumerSpec,
+    ) -> impl Future<Output = Result<bool, StreamError>> + Send;
 
     /// Forgets how far the durable was and opens it at the first message of the stream: for a
     /// stream that is not the one, or not in the state, that it had been read from.

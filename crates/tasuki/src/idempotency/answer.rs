@@ -49,6 +49,11 @@ pub enum Opened {
     /// The same request as the one at this index of the batch: give it the same answer, and
     /// store that once.
     Twin(usize),
+    /// A request with this key still runs elsewhere. Only where nobody waits for it
+    /// ([`Keys::try_open_all`](super::Keys::try_open_all)), as the next.
+    InProgress,
+    /// Something else that the request needs is locked by somebody else.
+    Held,
 }
 
 impl Reply {

@@ -1,6 +1,6 @@
 //! Serving requests under their keys: one by one, or a batch in one transaction.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -173,29 +173,80 @@ impl Keys {
         self.open_all_with(tx, requests, &[]).await
     }
 
-    /// As [`open_all`](Self::open_all), and takes the locks of `also` in the same sorted list:
-    /// of rows that the work will write and that may not exist yet, which no row lock covers.
+    /// As [`open_all`](Self::open_all), and then takes the locks of `also`: of rows that the
+    /// work will write and that may not exist yet, which no row lock covers.
     ///
     /// # Errors
-    /// As [`open_all`](Self::open_all).
+    /// As [`open_all`](Self::open_all), and [`Error::Held`] when one of `also` was locked for
+    /// too long.
     pub async fn open_all_with(
         &self,
         tx: &mut PgConnection,
         requests: &[Request],
         also: &[LockNumber],
     ) -> Result<Vec<Opened>, Error> {
-        let keys = requests.iter().map(|request| self.lock_number(request));
-        let mut numbers: Vec<_> = keys.chain(also.iter().copied()).collect();
-        // Everybody takes locks in the order of their numbers, so nobody waits in a circle.
-        numbers.sort_unstable();
-        numbers.dedup();
-        if numbers.is_empty() {
+        // Everybody who waits takes the locks of keys first, and each kind in the order of its
+        // numbers: nobody waits in a circle.
+        let keys = sorted(requests.iter().map(|request| self.lock_number(request)));
+        if !keys.is_empty() {
+            let locked = store::lock_all(tx, &keys, self.wait).await;
+            locked.map_err(lock_error(Error::InProgress))?;
+        }
+        let also = sorted(also.iter().copied());
+        if !also.is_empty() {
+            let locked = store::lock_all(tx, &also, self.wait).await;
+            locked.map_err(lock_error(Error::Held))?;
+        }
+        let requests: Vec<_> = requests.iter().collect();
+        self.find_all(tx, &requests, HashMap::new()).await
+    }
+
+    /// As [`open_all_with`](Self::open_all_with), each request with the locks that it needs
+    /// besides its key's, but waits for nobody: [`Opened::InProgress`] and [`Opened::Held`] tell
+    /// which requests would have to. Those that have been answered before are told so whoever
+    /// holds what. The locks that were free are taken, also those of requests that got not all
+    /// of theirs: end the transaction soon.
+    ///
+    /// Who never waits can't wait in a circle, and one lock that is held for long holds up
+    /// nobody who does not need it.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn try_open_all(
+        &self,
+        tx: &mut PgConnection,
+        asked: &[(&Request, Vec<LockNumber>)],
+    ) -> Result<Vec<Opened>, Error> {
+        let keys = asked.iter().map(|(request, _)| self.lock_number(request));
+        let also = asked.iter().flat_map(|(_, also)| also.iter().copied());
+        let numbers: Vec<_> = keys.chain(also).collect();
+        let locked = try_lock_all(tx, &numbers).await?;
+        let mut held = HashMap::new();
+        if !locked.is_empty() {
+            for (index, (request, also)) in asked.iter().enumerate() {
+                if locked.contains(&self.lock_number(request)) {
+                    held.insert(index, Opened::InProgress);
+                } else if also.iter().any(|number| locked.contains(number)) {
+                    held.insert(index, Opened::Held);
+                }
+            }
+        }
+        let requests: Vec<_> = asked.iter().map(|(request, _)| *request).collect();
+        self.find_all(tx, &requests, held).await
+    }
+
+    /// What is kept under the keys of `requests`; of the others, `held` have to wait for somebody.
+    async fn find_all(
+        &self,
+        tx: &mut PgConnection,
+        requests: &[&Request],
+        held: HashMap<usize, Opened>,
+    ) -> Result<Vec<Opened>, Error> {
+        if requests.is_empty() {
             return Ok(Vec::new());
         }
-        let locked = store::lock_all(tx, &numbers, self.wait).await;
-        locked.map_err(lock_error)?;
         let kept = store::read_all(tx, &self.statements, requests).await?;
-        let opened = compare(requests, kept);
+        let opened = compare(requests, kept, held);
         let found = |wanted: fn(&Opened) -> bool| opened.iter().filter(|it| wanted(it)).count();
         tally::count("replayed", found(|it| matches!(it, Opened::Stored(_))));
         tally::count("conflict", found(|it| matches!(it, Opened::Conflict)));
@@ -284,7 +335,7 @@ impl Keys {
                 return Err(Error::InProgress);
             }
             let locked = store::lock_all(&mut tx, &[number], left).await;
-            locked.map_err(lock_error)?;
+            locked.map_err(lock_error(Error::InProgress))?;
             found = store::read(&mut tx, &self.statements, request).await?;
         }
         let Some(kept) = found.kept else {
@@ -353,15 +404,46 @@ fn same(request: &Request, hash: RequestHash, reply: Reply) -> Result<Found, Err
     }
 }
 
-fn lock_error(error: sqlx::Error) -> Error {
-    if store::waited_too_long(&error) {
-        Error::InProgress
-    } else {
-        Error::Store(error)
+/// Takes those of `numbers` that are free until the end of the transaction, waits for none, and
+/// returns those that somebody else has.
+///
+/// # Errors
+/// When the database fails.
+pub async fn try_lock_all(
+    tx: &mut PgConnection,
+    numbers: &[LockNumber],
+) -> Result<HashSet<LockNumber>, Error> {
+    let numbers = sorted(numbers.iter().copied());
+    if numbers.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let held = store::try_lock_all(tx, &numbers).await?;
+    Ok(held.into_iter().map(LockNumber::from_raw).collect())
+}
+
+fn sorted(numbers: impl IntoIterator<Item = LockNumber>) -> Vec<LockNumber> {
+    let mut numbers: Vec<_> = numbers.into_iter().collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
+
+/// `too_long` when that was it.
+fn lock_error(too_long: Error) -> impl FnOnce(sqlx::Error) -> Error {
+    move |error| {
+        if store::waited_too_long(&error) {
+            too_long
+        } else {
+            Error::Store(error)
+        }
     }
 }
 
-fn compare(requests: &[Request], kept: Vec<(usize, store::Kept)>) -> Vec<Opened> {
+fn compare(
+    requests: &[&Request],
+    kept: Vec<(usize, store::Kept)>,
+    mut held: HashMap<usize, Opened>,
+) -> Vec<Opened> {
     let mut kept: HashMap<usize, store::Kept> = kept.into_iter().collect();
     let mut firsts: HashMap<(&str, &str), (usize, RequestHash)> = HashMap::new();
     let compared = requests.iter().enumerate().map(|(index, request)| {
@@ -370,6 +452,9 @@ fn compare(requests: &[Request], kept: Vec<(usize, store::Kept)>) -> Vec<Opened>
                 true => Opened::Stored(kept.reply),
                 false => Opened::Conflict,
             };
+        }
+        if let Some(held) = held.remove(&index) {
+            return held;
         }
         let mine = (index, request.hash());
         let (first, hash) = *firsts

@@ -29,8 +29,8 @@
 //! lock numbers collide wait for each other and never mix: the table's primary key decides.
 //!
 //! [`Keys::open_all`] and [`Keys::store_all`] are the same for many requests in one
-//! transaction (see [`batch`](crate::batch)). With the feature `axum`, `layer` makes any axum
-//! service idempotent.
+//! transaction (see [`batch`](crate::batch)); [`Keys::try_open_all`] opens those of them that
+//! have nobody to wait for. With the feature `axum`, `layer` makes any axum service idempotent.
 //!
 //! Not here: keeping an answer after its time to live, and effects outside this database.
 
@@ -46,7 +46,7 @@ mod tally;
 
 pub use answer::{Answer, Opened, Outcome, Reply};
 pub use hash::RequestHash;
-pub use keys::Keys;
+pub use keys::{Keys, try_lock_all};
 #[cfg(feature = "axum")]
 pub use layer::{Layer, Tx};
 pub use request::{LockNumber, Request};
@@ -67,6 +67,9 @@ pub enum Error {
     /// A request with this key still runs.
     #[error("a request with this idempotency key is still running")]
     InProgress,
+    /// The key is free, and something else that the request needs is locked. It was not done.
+    #[error("something that the request needs is locked by somebody else")]
+    Held,
     /// The answer can't be stored as it is.
     #[error("the answer can't be stored: {0}")]
     InvalidAnswer(&'static str),

@@ -149,6 +149,21 @@ fn locking(numbers: &[LockNumber], wait: Duration) -> String {
     )
 }
 
+/// Takes those of `numbers` that are free, in one round trip, and returns the others.
+pub(super) async fn try_lock_all(
+    tx: &mut PgConnection,
+    numbers: &[LockNumber],
+) -> sqlx::Result<Vec<i64>> {
+    let numbers: Vec<i64> = numbers.iter().map(|number| number.get()).collect();
+    sqlx::query_scalar(
+        "SELECT wanted.number FROM UNNEST($1::bigint[]) AS wanted (number)
+         WHERE NOT pg_try_advisory_xact_lock(wanted.number)",
+    )
+    .bind(numbers)
+    .fetch_all(tx)
+    .await
+}
+
 /// Whether the wait for a lock was too long. The session's own limit on statements may end it
 /// before ours does.
 pub(super) fn waited_too_long(error: &sqlx::Error) -> bool {
@@ -182,11 +197,11 @@ pub(super) async fn read(
 pub(super) async fn read_all(
     tx: &mut PgConnection,
     statements: &Statements,
-    requests: &[Request],
+    requests: &[&Request],
 ) -> Result<Vec<(usize, Kept)>, Error> {
     type Row = (i64, Vec<u8>, i16, Headers, Vec<u8>);
-    let callers: Vec<&str> = requests.iter().map(Request::caller).collect();
-    let keys: Vec<&str> = requests.iter().map(Request::key).collect();
+    let callers: Vec<&str> = requests.iter().map(|request| request.caller()).collect();
+    let keys: Vec<&str> = requests.iter().map(|request| request.key()).collect();
     let rows: Vec<Row> = sqlx::query_as(AssertSqlSafe(statements.read_all.as_str()))
         .bind(callers)
         .bind(keys)

@@ -23,7 +23,7 @@ impl Tally {
     pub(super) fn failed(&mut self, error: &Error) {
         self.0 = match error {
             Error::Conflict => "conflict",
-            Error::InProgress => "in_progress",
+            Error::InProgress | Error::Held => "in_progress",
             Error::InvalidKey
             | Error::InvalidCaller
             | Error::InvalidAnswer(_)

@@ -1,35 +1,37 @@
 //! A plan's record, and the lock under which it changes.
 
+use std::time::Duration;
+
 use sqlx::{AssertSqlSafe, PgConnection, PgPool};
+use tokio::time::sleep;
 
 /// The first eight bytes of "tasuki migrate": all plans of a database take turns.
 const LOCK: i64 = i64::from_be_bytes(*b"tasuki m");
 
-/// Waits for our turn, however long the others take: whoever is ahead does work that we
-/// would have to do otherwise. The connection's lock timeout is in force again afterwards.
+/// How often a turn is asked for.
+const ASK: Duration = Duration::from_millis(100);
+
+/// Waits for our turn, however long the others take: whoever is ahead does work that we would have
+/// to do otherwise.
+///
+/// Asked for again and again, not waited for in one statement: that would hold a snapshot, and an
+/// index that whoever is ahead builds concurrently would wait for it, and we for them.
 pub(super) async fn lock(connection: &mut PgConnection) -> sqlx::Result<()> {
-    let limit: String = sqlx::query_scalar("SELECT current_setting('lock_timeout')")
-        .fetch_one(&mut *connection)
-        .await?;
-    set_lock_timeout(connection, "0").await?;
-    sqlx::query("SELECT pg_advisory_lock($1)")
-        .bind(LOCK)
-        .execute(&mut *connection)
-        .await?;
-    set_lock_timeout(connection, &limit).await
+    loop {
+        let is_ours: bool = sqlx::query_scalar("SELECT pg_try_advisory_lock($1)")
+            .bind(LOCK)
+            .fetch_one(&mut *connection)
+            .await?;
+        if is_ours {
+            return Ok(());
+        }
+        sleep(ASK).await;
+    }
 }
 
 pub(super) async fn unlock(connection: &mut PgConnection) -> sqlx::Result<()> {
     sqlx::query("SELECT pg_advisory_unlock($1)")
         .bind(LOCK)
-        .execute(connection)
-        .await?;
-    Ok(())
-}
-
-async fn set_lock_timeout(connection: &mut PgConnection, limit: &str) -> sqlx::Result<()> {
-    sqlx::query("SELECT set_config('lock_timeout', $1, false)")
-        .bind(limit)
         .execute(connection)
         .await?;
     Ok(())

@@ -187,7 +187,11 @@ impl Upkeep {
     fn put_expiring(&mut self, rule: Expiring) {
         self.expiring.retain(|(old, _)| old.table != rule.table);
         let table = format!("{}.{}", self.schema, rule.table);
-        let sweep = Sweep::of(&table, &rule.column, rule.only);
+        let sweep = if rule.keep.is_zero() {
+            Sweep::ended(&table, &rule.column, rule.only)
+        } else {
+            Sweep::of(&table, &rule.column, rule.only)
+        };
         self.expiring.push((rule, sweep));
     }
 }

@@ -278,11 +278,20 @@ pub(super) struct Sweep(String);
 impl Sweep {
     /// `$1` is the time before which rows go, `$2` how many at most.
     pub(super) fn of(table: &str, column: &str, only: Option<&str>) -> Self {
+        Self::by(&format!("{column} < $1"), table, column, only)
+    }
+
+    /// The same for rows that end at a time of their own: they go when it has come.
+    pub(super) fn ended(table: &str, column: &str, only: Option<&str>) -> Self {
+        Self::by(&format!("{column} <= $1"), table, column, only)
+    }
+
+    fn by(goes: &str, table: &str, column: &str, only: Option<&str>) -> Self {
         let only = only.map_or_else(String::new, |condition| format!("AND ({condition})"));
         // The rows are locked where they are found; one that somebody holds is left for later.
         Self(format!(
             "DELETE FROM {table} WHERE ctid = ANY (ARRAY (
-                 SELECT ctid FROM {table} WHERE {column} < $1 {only}
+                 SELECT ctid FROM {table} WHERE {goes} {only}
                  ORDER BY {column} LIMIT $2 FOR UPDATE SKIP LOCKED))"
         ))
     }
@@ -404,3 +413,14 @@ const COLUMNS: &str = "
     FROM pg_catalog.pg_attribute
     WHERE attrelid = to_regclass($1)
         AND attnum > 0 AND NOT attisdropped AND attgenerated = ''";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ends_goes_at_its_time_and_what_is_kept_goes_after_it() {
+        assert!(Sweep::ended("t", "at", None).0.contains("WHERE at <= $1"));
+        assert!(Sweep::of("t", "at", None).0.contains("WHERE at < $1"));
+    }
+}

@@ -1,9 +1,12 @@
 //! Idempotency keys of many requests in one transaction, and their end.
 
+use std::collections::HashSet;
+use std::time::Duration;
+
 use sqlx::PgPool;
 use tasuki::Schema;
 use tasuki::idempotency::{
-    Answer, Error, Keys, LockNumber, Opened, Outcome, Reply, Request, RequestHash,
+    Answer, Error, Keys, LockNumber, Opened, Outcome, Reply, Request, RequestHash, try_lock_all,
 };
 use tasuki_testkit::TestDb;
 use tokio::task::JoinSet;
@@ -182,6 +185,63 @@ async fn a_batch_waits_for_a_request_with_one_of_its_keys() {
     assert_eq!(worked.unwrap(), Outcome::Executed(reply("first")));
     let opened = opened.unwrap();
     assert_eq!(opened, [Opened::Fresh, Opened::Stored(reply("first"))]);
+}
+
+#[tokio::test]
+async fn opening_without_waiting_tells_a_key_in_use_from_a_row_that_is_held_and_from_an_answer() {
+    let db = database().await;
+    let keys = Keys::new(&schema());
+    keep(&keys, &db.pool, &[&request("old", "a")]).await;
+    let (free, taken) = (LockNumber::of(&["row", "a"]), LockNumber::of(&["row", "b"]));
+    let used = request("used", "a");
+    let mut stalled = db.pool.begin().await.unwrap();
+    let theirs = [keys.lock_number(&used), taken];
+    let none = try_lock_all(&mut stalled, &theirs).await.unwrap();
+    assert_eq!(none, HashSet::new());
+    let batch = ["new", "held", "used", "old", "held", "new"].map(|key| request(key, "a"));
+    let rows = [free, taken, taken, taken, taken, free];
+    let asked: Vec<_> = batch.iter().zip(rows.map(|row| vec![row])).collect();
+
+    let mut tx = db.pool.begin().await.unwrap();
+    let opened = keys.try_open_all(&mut tx, &asked).await.unwrap();
+
+    let wanted = [
+        Opened::Fresh,
+        Opened::Held,
+        Opened::InProgress,
+        Opened::Stored(reply("old")),
+        Opened::Held,
+        Opened::Twin(0),
+    ];
+    assert_eq!(opened, wanted);
+    let mut other = db.pool.begin().await.unwrap();
+    let held = try_lock_all(&mut other, &[free, taken]).await.unwrap();
+    assert_eq!(held, HashSet::from([free, taken]), "what was free is ours");
+
+    stalled.rollback().await.unwrap();
+    tx.rollback().await.unwrap();
+    let opened = keys.try_open_all(&mut other, &asked).await.unwrap();
+    assert_eq!(opened[1..3], [Opened::Fresh, Opened::Fresh]);
+}
+
+#[tokio::test]
+async fn a_row_that_is_held_for_too_long_is_not_taken_for_a_key_in_use() {
+    let db = database().await;
+    let keys = Keys::new(&schema()).wait(Duration::from_millis(50));
+    let (asked, row) = ([request("k", "a")], LockNumber::of(&["row", "a"]));
+    for (held, in_progress) in [(row, false), (keys.lock_number(&asked[0]), true)] {
+        let mut stalled = db.pool.begin().await.unwrap();
+        try_lock_all(&mut stalled, &[held]).await.unwrap();
+        let mut tx = db.pool.begin().await.unwrap();
+        let refused = keys.open_all_with(&mut tx, &asked, &[row]).await;
+        match refused {
+            Err(Error::InProgress) => assert!(in_progress),
+            Err(Error::Held) => assert!(!in_progress),
+            other => panic!("{other:?}"),
+        }
+        tx.rollback().await.unwrap();
+        stalled.rollback().await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -23,9 +23,10 @@ const ALONE: &str = "a concurrent index stands alone in its file: \
 /// Checks every `migrations/*.sql`.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let migrations = tree.files().iter().filter(|file| is_migration(file));
+    let partitioned: Vec<String> = migrations.clone().flat_map(partitioned).collect();
     let mut findings = Vec::new();
     for file in migrations {
-        let told = [marker(file), header(file), indexes(file)];
+        let told = [marker(file), header(file), indexes(file, &partitioned)];
         let told = told.into_iter().flatten();
         findings.extend(told.map(|(line, message)| Finding::new(&file.path, line, message)));
     }
@@ -82,7 +83,14 @@ fn header(file: &File) -> Vec<(usize, String)> {
     vec![(1, message)]
 }
 
-fn indexes(file: &File) -> Vec<(usize, String)> {
+/// The tables with partitions that a file makes.
+fn partitioned(file: &File) -> Vec<String> {
+    let all = statements(&file.text);
+    let parents = all.iter().filter(|statement| statement.is_partitioned());
+    parents.filter_map(Statement::made_table).collect()
+}
+
+fn indexes(file: &File, partitioned: &[String]) -> Vec<(usize, String)> {
     let all = statements(&file.text);
     let made: Vec<String> = all.iter().filter_map(Statement::made_table).collect();
     let mut told = Vec::new();
@@ -98,10 +106,13 @@ fn indexes(file: &File) -> Vec<(usize, String)> {
             if all.len() > 1 {
                 tell(ALONE.to_owned());
             }
+        } else if index.only && partitioned.contains(&index.table) {
+            // Nothing is built: partitions that are made from now on have it.
         } else if !made.contains(&index.table) {
             tell(format!(
                 "an index on a table that is in use is built with \
-                 CREATE INDEX CONCURRENTLY, alone in its file: {} is not created here",
+                 CREATE INDEX CONCURRENTLY, alone in its file (or ON ONLY a partitioned table): \
+                 {} is not created here",
                 index.table
             ));
         }

@@ -15,6 +15,8 @@ pub(super) struct Statement {
 pub(super) struct Index {
     pub(super) table: String,
     pub(super) concurrently: bool,
+    /// Not on the partitions that the table has.
+    pub(super) only: bool,
 }
 
 /// The statements of a file, in order.
@@ -71,11 +73,19 @@ impl Statement {
         }
         let concurrently = words.clone().next() == Some("concurrently");
         words.find(|word| *word == "on")?;
+        let only = words.clone().next() == Some("only");
         let table = words.find(|word| *word != "only")?.to_owned();
         Some(Index {
             table,
             concurrently,
+            only,
         })
+    }
+
+    /// Whether the table that this statement makes has partitions.
+    pub(super) fn is_partitioned(&self) -> bool {
+        let mut pairs = self.words.iter().zip(self.words.iter().skip(1));
+        pairs.any(|(one, next)| one == "partition" && next == "by")
     }
 }
 

@@ -32,6 +32,22 @@ fn a_table_with_its_index_is_clean() {
 }
 
 #[test]
+fn an_index_of_partitions_to_come_is_clean_and_one_that_builds_is_not() {
+    let made = format!("{HEAD}CREATE TABLE s.a (b text) PARTITION BY RANGE (b);\n");
+    let later = |index: &str| {
+        let index = format!("{HEAD}{index}");
+        let tree = Tree::of(&[
+            ("crates/x/migrations/0001_a.sql", made.as_str()),
+            ("crates/x/migrations/0002_b.sql", index.as_str()),
+        ]);
+        check(&tree).len()
+    };
+    assert_eq!(later("CREATE INDEX a_b_idx ON ONLY s.a (b);\n"), 0);
+    assert_eq!(later("CREATE INDEX a_b_idx ON s.a (b);\n"), 1);
+    assert_eq!(later("CREATE INDEX c_b_idx ON ONLY s.c (b);\n"), 1);
+}
+
+#[test]
 fn every_missing_answer_is_named() {
     for tag in HEADER {
         let without = HEAD.replace(tag, "Nope:");

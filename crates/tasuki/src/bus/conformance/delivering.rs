@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::{Fixture, ids, message, messages, sequences, spec, stored};
-use crate::bus::{ConsumerSpec, Delivery, StreamError, Subscriber, Subscription};
+use crate::bus::{ConsumerSpec, Delivery, StreamError, Streams, Subscriber, Subscription};
 use crate::worker::Error;
 
 /// Long enough for a busy machine.
@@ -155,7 +155,7 @@ pub async fn a_message_that_was_given_up_does_not_come_again<F: Fixture>(
     Ok(())
 }
 
-/// A limit of deliveries gives a message up, and everything else goes on.
+/// A limit of deliveries gives a message up, which settles it, and everything else goes on.
 pub async fn a_message_that_was_delivered_often_enough_does_not_come_again<F: Fixture>(
     fixture: &F,
 ) -> Result<(), Error> {
@@ -170,6 +170,7 @@ pub async fn a_message_that_was_delivered_often_enough_does_not_come_again<F: Fi
     }
     let fetched = subscription.fetch(10, Duration::from_secs(1)).await?;
     assert!(fetched.is_empty(), "{fetched:?}");
+    assert_eq!(subscription.progress().await?.settled, 1);
     stored(&bus, messages(fixture, "a.x", 1)).await?;
     one(&subscription).await?.ack().await?;
     Ok(())
@@ -313,6 +314,31 @@ pub async fn an_existing_durable_is_never_changed<F: Fixture>(fixture: &F) -> Re
         unexpected => return Err(format!("{unexpected:?}").into()),
     }
     bus.subscribe(&spec).await?;
+    Ok(())
+}
+
+/// What is missing stays missing, and what differs is named.
+pub async fn a_comparison_makes_nothing_and_names_what_differs<F: Fixture>(
+    fixture: &F,
+) -> Result<(), Error> {
+    let bus = fixture.bus(Vec::new());
+    let spec = consumer(fixture);
+    assert!(!bus.compare(&spec).await?);
+    assert_eq!(bus.compare_stream(&spec.stream).await?, None);
+    let made = bus.ensure_stream(&spec.stream).await?;
+    assert_eq!(bus.compare_stream(&spec.stream).await?, Some(made));
+    assert!(!bus.compare(&spec).await?);
+    assert!(!bus.compare(&spec).await?, "the first one made nothing");
+    bus.subscribe(&spec).await?;
+    assert!(bus.compare(&spec).await?);
+
+    let hour = Duration::from_secs(3600);
+    let other_stream = ConsumerSpec::new(spec.stream.clone().max_age(hour), "reader");
+    for other in [spec.ack_wait(hour), other_stream] {
+        let compared = bus.compare(&other).await;
+        let differs = matches!(compared, Err(StreamError::Mismatch { .. }));
+        assert!(differs, "{compared:?}");
+    }
     Ok(())
 }
 

@@ -84,6 +84,7 @@ macro_rules! bus_conformance {
             two_subscriptions_of_a_durable_share_its_messages
             a_filter_selects_subjects
             an_existing_durable_is_never_changed
+            a_comparison_makes_nothing_and_names_what_differs
             a_durable_reads_a_stream_that_was_made_again_from_its_beginning
             a_durable_opens_no_more_deliveries_than_it_may
         }

@@ -179,6 +179,10 @@ impl Streams for MemoryBus {
         self.ask(|state| state.ensure(spec))
     }
 
+    async fn compare_stream(&self, spec: &StreamSpec) -> Result<Option<StreamState>, StreamError> {
+        self.ask(|state| state.compare_stream(spec))
+    }
+
     async fn stream(&self, name: &str) -> Result<Option<StreamState>, StreamError> {
         self.ask(|state| Ok(state.streams.get(name).map(state::Stream::state)))
     }
@@ -242,6 +246,10 @@ impl Subscriber for MemoryBus {
             stream,
             durable: Arc::clone(&spec.durable),
         })
+    }
+
+    async fn compare(&self, spec: &ConsumerSpec) -> Result<bool, StreamError> {
+        self.ask(|state| state.compare(spec))
     }
 
     async fn restart(&self, spec: &ConsumerSpec) -> Result<MemorySubscription, StreamError> {

@@ -81,16 +81,26 @@ impl State {
     }
 
     pub(super) fn ensure(&mut self, spec: &StreamSpec) -> Result<StreamState, StreamError> {
+        if let Some(state) = self.compare_stream(spec)? {
+            return Ok(state);
+        }
+        if !subject::is_name(&spec.name) {
+            let why = format!("{:?} can't be a name", spec.name);
+            return Err(StreamError::refused(why));
+        }
+        Ok(self.create(spec))
+    }
+
+    pub(super) fn compare_stream(
+        &self,
+        spec: &StreamSpec,
+    ) -> Result<Option<StreamState>, StreamError> {
         let Some(stream) = self.streams.get(&spec.name) else {
-            if !subject::is_name(&spec.name) {
-                let why = format!("{:?} can't be a name", spec.name);
-                return Err(StreamError::refused(why));
-            }
-            return Ok(self.create(spec));
+            return Ok(None);
         };
         let differences = spec.differences(&stream.spec);
         if differences.is_empty() {
-            return Ok(stream.state());
+            return Ok(Some(stream.state()));
         }
         Err(StreamError::Mismatch {
             name: spec.name.to_string(),
@@ -198,17 +208,22 @@ impl State {
             .durables
             .entry(Arc::clone(&spec.durable))
             .or_insert_with(|| Durable::new(spec));
-        let differences = spec.differences(&durable.spec);
-        if !differences.is_empty() {
-            return Err(StreamError::Mismatch {
-                name: format!("{}/{}", spec.stream.name, spec.durable),
-                differences,
-            });
-        }
+        durable.compare(spec)?;
         if durable.next > state.last_sequence + 1 {
             *durable = Durable::new(spec);
         }
         Ok(state)
+    }
+
+    pub(super) fn compare(&self, spec: &ConsumerSpec) -> Result<bool, StreamError> {
+        if self.compare_stream(&spec.stream)?.is_none() {
+            return Ok(false);
+        }
+        let stream = self.streams.get(&spec.stream.name);
+        match stream.and_then(|stream| stream.durables.get(&spec.durable)) {
+            Some(durable) => durable.compare(spec).map(|()| true),
+            None => Ok(false),
+        }
     }
 
     /// What there is to deliver, or else when the next message falls due.
@@ -346,6 +361,17 @@ impl Durable {
             next: 1,
             open: BTreeMap::new(),
         }
+    }
+
+    fn compare(&self, spec: &ConsumerSpec) -> Result<(), StreamError> {
+        let differences = spec.differences(&self.spec);
+        if differences.is_empty() {
+            return Ok(());
+        }
+        Err(StreamError::Mismatch {
+            name: format!("{}/{}", spec.stream.name, spec.durable),
+            differences,
+        })
     }
 
     fn wants(&self, stored: &Stored) -> bool {

@@ -16,23 +16,12 @@ impl Streams for NatsBus {
             Some(info) => info,
             None => self.create(spec).await?,
         };
-        let mut differences = spec.differences(&found(&info.config));
-        if info.config.retention != RetentionPolicy::Limits {
-            // With any other policy the stream forgets what was acknowledged: neither a
-            // second consumer nor reconciliation would find it.
-            differences.push(Difference {
-                field: "retention",
-                wanted: "limits".to_owned(),
-                found: format!("{:?}", info.config.retention).to_lowercase(),
-            });
-        }
-        if differences.is_empty() {
-            return Ok(state(&info));
-        }
-        Err(StreamError::Mismatch {
-            name: spec.name.to_string(),
-            differences,
-        })
+        compared(spec, &info)
+    }
+
+    async fn compare_stream(&self, spec: &StreamSpec) -> Result<Option<StreamState>, StreamError> {
+        let info = self.info(&spec.name).await?;
+        info.map(|info| compared(spec, &info)).transpose()
     }
 
     async fn stream(&self, name: &str) -> Result<Option<StreamState>, StreamError> {
@@ -117,6 +106,27 @@ pub(super) fn check_name(name: &str) -> Result<(), StreamError> {
         return Ok(());
     }
     Err(StreamError::refused(format!("{name:?} can't be a name")))
+}
+
+/// The stream, if it has the settings of `spec`.
+fn compared(spec: &StreamSpec, info: &Info) -> Result<StreamState, StreamError> {
+    let mut differences = spec.differences(&found(&info.config));
+    if info.config.retention != RetentionPolicy::Limits {
+        // With any other policy the stream forgets what was acknowledged: neither a second
+        // consumer nor reconciliation would find it.
+        differences.push(Difference {
+            field: "retention",
+            wanted: "limits".to_owned(),
+            found: format!("{:?}", info.config.retention).to_lowercase(),
+        });
+    }
+    if differences.is_empty() {
+        return Ok(state(info));
+    }
+    Err(StreamError::Mismatch {
+        name: spec.name.to_string(),
+        differences,
+    })
 }
 
 pub(super) fn state(info: &Info) -> StreamState {

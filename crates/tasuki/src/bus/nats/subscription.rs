@@ -44,6 +44,18 @@ impl Subscriber for NatsBus {
         Ok(subscription)
     }
 
+    async fn compare(&self, spec: &ConsumerSpec) -> Result<bool, StreamError> {
+        check_name(&spec.durable)?;
+        if self.compare_stream(&spec.stream).await?.is_none() {
+            return Ok(false);
+        }
+        let Some(durable) = self.durable(spec).await? else {
+            return Ok(false);
+        };
+        compared(spec, &durable)?;
+        Ok(true)
+    }
+
     async fn restart(&self, spec: &ConsumerSpec) -> Result<NatsSubscription, StreamError> {
         check_name(&spec.stream.name)?;
         check_name(&spec.durable)?;
@@ -67,13 +79,7 @@ impl NatsBus {
             Some(info) => info,
             None => self.create_durable(spec).await?,
         };
-        let differences = spec.differences(&found(spec, &durable.config));
-        if !differences.is_empty() {
-            return Err(StreamError::Mismatch {
-                name: format!("{}/{}", spec.stream.name, spec.durable),
-                differences,
-            });
-        }
+        compared(spec, &durable)?;
         let subscription = NatsSubscription {
             api: self.api.clone(),
             stream,
@@ -136,6 +142,18 @@ fn config(spec: &ConsumerSpec) -> Config {
     }
 }
 
+/// Nothing, if the durable has the settings of `spec`.
+fn compared(spec: &ConsumerSpec, durable: &Info) -> Result<(), StreamError> {
+    let differences = spec.differences(&found(spec, &durable.config));
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(StreamError::Mismatch {
+        name: format!("{}/{}", spec.stream.name, spec.durable),
+        differences,
+    })
+}
+
 /// The settings of an existing durable, in our words.
 fn found(spec: &ConsumerSpec, config: &Config) -> ConsumerSpec {
     let mut found = ConsumerSpec::new(spec.stream.clone(), Arc::clone(&spec.durable));
@@ -175,9 +193,15 @@ impl Subscription for NatsSubscription {
         let info: Info = asked
             .await
             .map_err(|failure| failure.about(&self.stream.name))?;
+        // The floor moves with acknowledgements alone: a message that was given up last stays above
+        // it, although nothing is open any more.
+        let settled = match info.num_ack_pending {
+            0 => info.delivered.stream_sequence,
+            _ => info.ack_floor.stream_sequence,
+        };
         Ok(Progress {
             pending: info.num_pending,
-            settled: info.ack_floor.stream_sequence,
+            settled,
         })
     }
 }

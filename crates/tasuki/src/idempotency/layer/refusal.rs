@@ -43,6 +43,7 @@ impl Refusal {
             Error::InvalidKey => Self::Bad(error.to_string()),
             Error::Conflict => Self::Conflict(mismatch),
             Error::InProgress => Self::InProgress,
+            Error::Held => Self::Away,
             Error::Store(cause) if is_away(cause) => {
                 tracing::warn!(
                     error = cause as &(dyn std::error::Error + 'static),

@@ -11,6 +11,7 @@ use tasuki::bus::{
     Subscriber, Subscription, Verdict,
 };
 use tasuki::migrate::library;
+use tasuki::retry::Backoff;
 use tasuki::worker::{Error, Stopped, Supervisor, Tick, Worker, drain};
 use tasuki::{Clock, Schema};
 use tasuki_testkit::{TestDb, eventually};
@@ -167,6 +168,68 @@ async fn an_outage_of_the_handler_costs_few_deliveries_and_no_message() {
         supervisor.stop(Duration::from_secs(10)).await,
         Stopped::Finished
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_is_not_ready_after_a_failed_batch_is_given_no_other() {
+    struct Gated {
+        away: Arc<AtomicBool>,
+        batches: Arc<AtomicUsize>,
+    }
+    impl Handler for Gated {
+        async fn handle(&self, batch: &[Delivery]) -> Result<Vec<Verdict>, Error> {
+            self.batches.fetch_add(1, Ordering::SeqCst);
+            self.ready().await?;
+            Ok(vec![Verdict::Done; batch.len()])
+        }
+
+        async fn ready(&self) -> Result<(), Error> {
+            match self.away.load(Ordering::SeqCst) {
+                true => Err("the database is away".into()),
+                false => Ok(()),
+            }
+        }
+    }
+    let bus = MemoryBus::new().with_stream(spec().stream);
+    publish(&bus, messages(2)).await;
+    let away = Arc::new(AtomicBool::new(true));
+    let batches = Arc::new(AtomicUsize::new(0));
+    let handler = Gated {
+        away: Arc::clone(&away),
+        batches: Arc::clone(&batches),
+    };
+    let consumer = Consumer::new("test.billing", bus, spec(), handler).with_wait(SHORT);
+    for _ in 0..5 {
+        consumer.tick().await.unwrap_err();
+        // Longer than any delay: what was given back would come again.
+        tokio::time::advance(Duration::from_secs(120)).await;
+    }
+    assert_eq!(batches.load(Ordering::SeqCst), 1, "asked, and not tried");
+
+    away.store(false, Ordering::SeqCst);
+    assert_eq!(drain(&consumer).await.unwrap(), 1);
+    assert_eq!(batches.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_comes_again_after_the_delay_that_its_consumer_was_given() {
+    let bus = MemoryBus::new().with_stream(spec().stream);
+    let (consumer, done) = consumer(&bus, spec(), |delivery| {
+        Ok(match delivery.deliveries {
+            1 => Verdict::Retry { after: None },
+            _ => Verdict::Done,
+        })
+    });
+    let hour = Duration::from_secs(3600);
+    let consumer = consumer.with_backoff(Backoff::exponential(hour, hour).jitter(1.0, 1.0));
+    let one = message();
+    publish(&bus, vec![one.clone()]).await;
+    assert_eq!(drain(&consumer).await.unwrap(), 1);
+    tokio::time::advance(hour - Duration::from_secs(10)).await;
+    assert_eq!(drain(&consumer).await.unwrap(), 0);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert_eq!(drain(&consumer).await.unwrap(), 1);
+    assert_eq!(taken(&done), [one.id]);
 }
 
 #[tokio::test(start_paused = true)]
