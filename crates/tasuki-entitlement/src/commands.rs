@@ -1,18 +1,21 @@
 //! Grants, revocations and consumptions: everything that a caller can ask for, in one
 //! transaction with everything that must hold when it is answered.
 //!
-//! Locks on the keys and on the entitlements, in one sorted list → what is kept under the keys →
-//! the entitlements → the rules, in the order of arrival → entitlements, audit, events, answers →
-//! commit. Only then is anybody answered. Requests that wait at the same time share the
-//! transaction ([`tasuki::batch`]); a request with many items is a batch of its own.
+//! Locks on the keys and on the entitlements → what is kept under the keys → the entitlements → the
+//! rules, in the order of arrival → entitlements, audit, events, answers → commit. Only then is
+//! anybody answered. Requests that wait at the same time share the transaction
+//! ([`tasuki::batch`]), which takes the locks that are free and leaves out whoever needs another
+//! one ([`crate::patience`]); a request with many items has a transaction of its own.
 //!
 //! Running a command twice is safe: the second time its key is taken.
 
 use std::collections::{BTreeSet, HashMap};
+use std::slice;
+use std::time::Duration;
 
-use sqlx::PgPool;
+use sqlx::{PgPool, Postgres, Transaction};
 use tasuki::batch::{Group, Ran};
-use tasuki::idempotency::{Keys, LockNumber, Opened, Reply, Request};
+use tasuki::idempotency::{self, Keys, LockNumber, Opened, Reply, Request, try_lock_all};
 use tasuki::outbox::Outbox;
 use tasuki::testing::crash_point;
 use tasuki::{Clock, begin};
@@ -22,8 +25,12 @@ use time::OffsetDateTime;
 
 use crate::domain::{Change, Decision, Holding, Order, Refusal, decide};
 use crate::error::Error;
-use crate::store::{self, Pair, Written};
+use crate::store::{self, Due, Pair, Written};
 use crate::{NAME, events, views};
+
+/// How long a request with many items waits for each of its locks before it lets go of those that
+/// it has: whoever wants one of them waits along.
+const BRIEFLY: Duration = Duration::from_millis(50);
 
 /// One request: its key, and what it asks for.
 #[derive(Clone, Debug)]
@@ -88,9 +95,16 @@ impl Group for Commands {
     type Reply = Served;
     type Error = Error;
 
+    /// Waits for nobody: a command whose key or entitlement somebody else holds is not done, and
+    /// told so.
     async fn run(&self, commands: &[Command]) -> Ran<Served, Error> {
-        let served = self.serve(commands).await?;
-        Ok(served.into_iter().map(Ok).collect())
+        let asked: Vec<_> = commands
+            .iter()
+            .map(|it| (&it.request, locks(&it.orders)))
+            .collect();
+        let mut tx = begin(&self.pool).await?;
+        let opened = self.keys.try_open_all(&mut tx, &asked).await?;
+        self.serve(tx, commands, opened).await
     }
 
     fn is_everyones(&self, error: &Error) -> bool {
@@ -99,12 +113,25 @@ impl Group for Commands {
 }
 
 impl Commands {
-    /// Does `commands` in one transaction, in their order.
-    pub(crate) async fn serve(&self, commands: &[Command]) -> Result<Vec<Served>, Error> {
-        let requests: Vec<_> = commands.iter().map(|it| it.request.clone()).collect();
+    /// Does a command with many orders, in a transaction of its own. Its locks are hardly ever all
+    /// free at the same moment, so it waits a little for each.
+    pub(crate) async fn serve_many(&self, command: &Command) -> Result<Served, Error> {
+        let requests = slice::from_ref(&command.request);
+        let locks = locks(&command.orders);
+        let keys = self.keys.clone().wait(BRIEFLY);
         let mut tx = begin(&self.pool).await?;
-        let locks = locks(commands.iter().flat_map(|it| &it.orders));
-        let opened = self.keys.open_all_with(&mut tx, &requests, &locks).await?;
+        let opened = keys.open_all_with(&mut tx, requests, &locks).await?;
+        let served = self.serve(tx, slice::from_ref(command), opened).await?;
+        served.into_iter().next().unwrap_or(Ok(Served::KeyConflict))
+    }
+
+    /// Does those of `commands` that are fresh, in their order, and commits.
+    async fn serve(
+        &self,
+        mut tx: Transaction<'static, Postgres>,
+        commands: &[Command],
+        opened: Vec<Opened>,
+    ) -> Ran<Served, Error> {
         let fresh: Vec<_> = commands
             .iter()
             .zip(&opened)
@@ -139,29 +166,29 @@ impl Commands {
         Ok(served(commands, opened, &answers))
     }
 
-    /// Revokes what has run out, the longest ago first; answers how many of at most `limit`.
-    pub(crate) async fn expire(&self, limit: u16) -> Result<usize, Error> {
-        let mut connection = self.pool.acquire().await?;
-        let due = store::run_out(&mut connection, limit.into()).await?;
-        drop(connection);
-        if due.is_empty() {
-            return Ok(0);
-        }
-        let command = events::expiry(&due)?;
+    /// Revokes those of `due` that nobody else holds, in one transaction; answers how many are left.
+    pub(crate) async fn expire(&self, due: &[Due]) -> Result<usize, Error> {
+        let command = events::expiry(due)?;
         let mut tx = begin(&self.pool).await?;
-        let locks = locks(command.orders.iter());
-        self.keys.open_all_with(&mut tx, &[], &locks).await?;
-        let pairs: BTreeSet<_> = command.orders.iter().map(pair).collect();
-        let pairs: Vec<_> = pairs.into_iter().collect();
-        let mut ledger = Ledger::new(store::read(&mut tx, &pairs).await?);
-        for order in &command.orders {
-            // An error is fine: somebody has granted it anew meanwhile, or revoked it.
-            ledger.apply(&command, order, &self.clock).ok();
+        let held = try_lock_all(&mut tx, &locks(&command.orders)).await?;
+        let free: Vec<_> = command
+            .orders
+            .iter()
+            .filter(|order| !held.contains(&lock(order)))
+            .collect();
+        if !free.is_empty() {
+            let pairs: BTreeSet<_> = free.iter().copied().map(pair).collect();
+            let pairs: Vec<_> = pairs.into_iter().collect();
+            let mut ledger = Ledger::new(store::read(&mut tx, &pairs).await?);
+            for order in &free {
+                // An error is fine: somebody has granted it anew meanwhile, or revoked it.
+                ledger.apply(&command, order, &self.clock).ok();
+            }
+            self.write(&mut tx, &ledger).await?;
         }
-        self.write(&mut tx, &ledger).await?;
         tx.commit().await?;
         self.outbox.ring();
-        Ok(due.len())
+        Ok(due.len() - free.len())
     }
 
     fn answer<'a>(&self, ledger: &mut Ledger<'a>, command: &'a Command) -> Result<Served, Error> {
@@ -279,18 +306,20 @@ fn served(
     commands: &[Command],
     opened: Vec<Opened>,
     answers: &HashMap<(&str, &str), Served>,
-) -> Vec<Served> {
+) -> Vec<Result<Served, Error>> {
     let answer = |command: &Command| answers.get(&key(command)).cloned();
     let each = commands.iter().zip(opened);
     each.map(|(command, opened)| match opened {
-        Opened::Stored(reply) => Served::Replayed(reply),
+        Opened::Stored(reply) => Ok(Served::Replayed(reply)),
         // The twin has the same key, so it finds the same answer.
-        Opened::Twin(_) => match answer(command) {
+        Opened::Twin(_) => Ok(match answer(command) {
             Some(Served::Answered(reply)) => Served::Replayed(reply),
             other => other.unwrap_or(Served::KeyConflict),
-        },
-        Opened::Fresh => answer(command).unwrap_or(Served::KeyConflict),
-        _ => Served::KeyConflict,
+        }),
+        Opened::Fresh => Ok(answer(command).unwrap_or(Served::KeyConflict)),
+        Opened::InProgress => Err(idempotency::Error::InProgress.into()),
+        Opened::Held => Err(idempotency::Error::Held.into()),
+        _ => Ok(Served::KeyConflict),
     })
     .collect()
 }
@@ -303,11 +332,11 @@ fn pair(order: &Order) -> Pair<'_> {
     (order.user.as_str(), order.sku.as_str())
 }
 
+fn locks(orders: &[Order]) -> Vec<LockNumber> {
+    orders.iter().map(lock).collect()
+}
+
 /// A missing row can't be locked, so entitlements have locks of their own.
-fn locks<'a>(orders: impl Iterator<Item = &'a Order>) -> Vec<LockNumber> {
-    orders
-        .map(|order| {
-            LockNumber::of(&[NAME, "entitlement", order.user.as_str(), order.sku.as_str()])
-        })
-        .collect()
+fn lock(order: &Order) -> LockNumber {
+    LockNumber::of(&[NAME, "entitlement", order.user.as_str(), order.sku.as_str()])
 }

@@ -36,6 +36,13 @@ impl Error {
         }
     }
 
+    /// Whether somebody else holds the key or an entitlement: nothing was done, and trying again
+    /// soon may well help.
+    pub(crate) fn is_held(&self) -> bool {
+        use idempotency::Error::{Held, InProgress};
+        matches!(self, Self::Idempotency(InProgress | Held))
+    }
+
     /// Whether nothing can be done for anybody at the moment.
     pub(crate) fn is_away(&self) -> bool {
         self.database().is_some_and(database::is_away)

@@ -11,7 +11,7 @@ use crate::NAME;
 use crate::commands::{Command, Form};
 use crate::domain::{Action, Change, EXPIRED, Operation, Order};
 use crate::error::Error;
-use crate::store::Pair;
+use crate::store::{Due, Pair};
 
 /// The event that tells of `change`.
 pub(crate) fn event(
@@ -59,17 +59,17 @@ fn trace_id(traceparent: &str) -> Option<&str> {
     traceparent.split('-').nth(1)
 }
 
-/// The command that nobody sends: `due` have run out (user, SKU, what they were granted for).
-pub(crate) fn expiry(due: &[(String, String, String)]) -> Result<Command, Error> {
+/// The command that nobody sends: `due` have run out.
+pub(crate) fn expiry(due: &[Due]) -> Result<Command, Error> {
     let invalid =
         |why: tasuki_contract::names::InvalidName| Error::Store(sqlx::Error::Decode(Box::new(why)));
-    let orders = due.iter().map(|(user, sku, source_id)| {
+    let orders = due.iter().map(|due| {
         Ok(Order {
-            user: user.clone().try_into().map_err(invalid)?,
-            sku: sku.clone().try_into().map_err(invalid)?,
+            user: due.user_id.clone().try_into().map_err(invalid)?,
+            sku: due.stock_keeping_unit.clone().try_into().map_err(invalid)?,
             operation: Operation::Expire,
             reason: EXPIRED.to_owned().try_into().map_err(invalid)?,
-            purchase: source_id.clone().try_into().map_err(invalid)?,
+            purchase: due.source_id.clone().try_into().map_err(invalid)?,
         })
     });
     Ok(Command {

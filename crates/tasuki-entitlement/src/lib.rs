@@ -13,7 +13,9 @@ mod config;
 mod domain;
 mod error;
 mod events;
+mod expiry;
 mod http;
+mod patience;
 mod queries;
 mod store;
 pub mod verify;
@@ -25,18 +27,16 @@ use std::time::Duration;
 
 use tasuki::Clock;
 use tasuki::batch::{Batcher, Options};
-use tasuki::bus::{NatsBus, StreamError, StreamSpec, Streams};
+use tasuki::bus::NatsBus;
 use tasuki::idempotency::Keys;
 use tasuki::outbox::{Outbox, Reconciler, Suspicion};
 use tasuki::upkeep::{self, Upkeep};
 use tasuki::worker;
 use tasuki_service::config::{Common, Error as ConfigError};
-use tasuki_service::http::Check;
-use tasuki_service::nats::Nats;
+use tasuki_service::nats::{Nats, stream_check};
 use tasuki_service::service::{Own, Tables};
 use tasuki_service::{Config, Service};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
 use commands::Commands;
 pub use config::Entitlement;
@@ -45,8 +45,6 @@ pub use config::Entitlement;
 pub const NAME: &str = "entitlement";
 /// Its section of the configuration, with the defaults.
 pub const DEFAULTS: &str = include_str!("default.toml");
-/// How long the broker may take to say how the stream is, before it counts as away.
-const BROKER_LIMIT: Duration = Duration::from_secs(1);
 /// What API keys can be allowed to do here.
 pub const SCOPES: [&str; 4] = [
     "entitlement:grant",
@@ -84,7 +82,7 @@ pub async fn service(
 ) -> Result<Service, ConfigError> {
     let stream = own.nats.spec(common.nats.replicas);
     let client = Nats::new(&common.nats)?.connect("tasuki-entitlement").await;
-    let client = client.map_err(|error| invalid("nats.url", &error))?;
+    let client = client.map_err(|error| ConfigError::invalid("nats.url", &error))?;
     let bus = Arc::new(NatsBus::new(client).with_stream(stream.clone()));
     let hours = Duration::from_secs(60 * 60) * own.idempotency.ttl_hours;
     let commands = Commands {
@@ -108,6 +106,7 @@ pub async fn service(
         batcher: batcher.clone(),
         commands: Arc::new(commands.clone()),
         bulk: Arc::new(Semaphore::new(1)),
+        wait: own.idempotency.wait,
         queries: queries::Queries {
             pool: tables.database.requests.clone(),
         },
@@ -115,14 +114,14 @@ pub async fn service(
     };
     let about = "Who owns what: grant, revoke, consume, read.";
     let service = Service::new(tables.clone(), about, own.server)
-        .needs(settings_of(&bus, &stream))
+        .needs(stream_check(&bus, &stream))
         .serving(move |supervisor| {
             batcher.start(supervisor);
             lists.start(supervisor);
         })
         .routes(http::routes(app));
     let added = workers::add(service, own, &tables, &commands, &bus, stream, clock);
-    added.map_err(|error| invalid("entitlement.retention", &error))
+    added.map_err(|error| ConfigError::invalid("entitlement.retention", &error))
 }
 
 /// Compares what was published with what the broker holds, once, and publishes again what it lost.
@@ -151,27 +150,4 @@ pub async fn reconcile(
 /// When a setting is out of range.
 pub fn upkeep(own: &Entitlement, tables: &Tables) -> Result<Upkeep, upkeep::Error> {
     workers::upkeep(own, tables)
-}
-
-/// Not ready while the stream has other settings than ours. A broker that is away is no reason:
-/// the outbox is there for that.
-fn settings_of(bus: &Arc<NatsBus>, stream: &StreamSpec) -> Check {
-    let (bus, stream) = (Arc::clone(bus), stream.clone());
-    Check::new("stream", move || {
-        let (bus, stream) = (Arc::clone(&bus), stream.clone());
-        async move {
-            match timeout(BROKER_LIMIT, bus.ensure_stream(&stream)).await {
-                Ok(Err(error @ StreamError::Mismatch { .. })) => Err(error.to_string()),
-                _ => Ok(()),
-            }
-        }
-    })
-}
-
-fn invalid(key: &str, error: &dyn std::error::Error) -> ConfigError {
-    ConfigError::Invalid {
-        key: key.to_owned(),
-        origin: "the configuration".to_owned(),
-        reason: error.to_string(),
-    }
 }

@@ -34,8 +34,11 @@ pub(crate) struct Lists {
     pub(crate) pool: PgPool,
 }
 
-/// Entries of a whole list: what is asked for when nothing is said.
-pub(crate) const WHOLE: u32 = 1000;
+/// Entries of a whole list: what is asked for when nothing is said. Whoever has more gets the rest
+/// with the cursor.
+pub(crate) const WHOLE: u32 = 10_000;
+/// Entries of each list that are read together with others; few users have as many.
+pub(crate) const TOGETHER: u32 = 1000;
 
 impl Group for Lists {
     type Command = UserId;
@@ -45,8 +48,8 @@ impl Group for Lists {
     async fn run(&self, users: &[UserId]) -> Ran<Vec<Listed>, sqlx::Error> {
         let users: Vec<String> = users.iter().map(ToString::to_string).collect();
         let mut connection = self.pool.acquire().await?;
-        // One more than is shown tells whether there is another page.
-        let lists = store::lists(&mut connection, &users, i64::from(WHOLE) + 1).await?;
+        // One more tells whether the list is longer.
+        let lists = store::lists(&mut connection, &users, i64::from(TOGETHER) + 1).await?;
         Ok(lists.into_iter().map(Ok).collect())
     }
 
@@ -124,8 +127,14 @@ impl Queries {
     }
 }
 
+/// The list of a user, when it is not longer than what is read together.
+pub(crate) fn whole(user: &UserId, listed: Vec<Listed>) -> Option<wire::Entitlements> {
+    let list = page(user, listed, TOGETHER);
+    list.next_cursor.is_none().then_some(list)
+}
+
 /// What was read of a user, cut to a page.
-pub(crate) fn page(user: &UserId, mut listed: Vec<Listed>, limit: u32) -> wire::Entitlements {
+fn page(user: &UserId, mut listed: Vec<Listed>, limit: u32) -> wire::Entitlements {
     let more = cut(&mut listed, limit);
     let last = listed.last().filter(|_| more);
     let next_cursor = last.map(|last| cursor(last.updated_at, &last.stock_keeping_unit));

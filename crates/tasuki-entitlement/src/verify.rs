@@ -10,6 +10,9 @@ use uuid::Uuid;
 
 use crate::store;
 
+/// Pages that are read at once when all entitlements are: 64 MB, a second's work at most.
+const PAGES: i64 = 8192;
+
 /// A change that was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -84,13 +87,24 @@ impl Ledger {
     }
 
     /// Entitlements that changed from `from` on and whose versions have a gap or a repeat, at most
-    /// `limit`.
+    /// `limit`. One that changes while they are read may be missed.
+    ///
+    /// No index says when an entitlement changed, because every change would have to write it: the
+    /// table is read page by page, so that no statement takes long and none holds up a vacuum.
     ///
     /// # Errors
     /// When the database can't be asked.
     pub async fn torn(&self, from: OffsetDateTime, limit: u32) -> sqlx::Result<Vec<Torn>> {
         let mut connection = self.pool.acquire().await?;
-        let torn = store::torn(&mut connection, from, limit.into()).await?;
+        let end = store::pages(&mut connection).await?;
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let (mut torn, mut first) = (Vec::new(), 0);
+        while first < end && torn.len() < limit {
+            let left = i64::try_from(limit - torn.len()).unwrap_or(i64::MAX);
+            let pages = first..first + PAGES;
+            torn.extend(store::torn(&mut connection, from, pages, left).await?);
+            first += PAGES;
+        }
         let torn = torn.into_iter();
         Ok(torn
             .map(|(user_id, stock_keeping_unit, version, audited)| Torn {

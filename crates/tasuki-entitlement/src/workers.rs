@@ -9,7 +9,6 @@ use tasuki::bus::{NatsBus, StreamSpec};
 use tasuki::dlq::Letters;
 use tasuki::outbox::{self, Reconciler, RelaySettings, Routes};
 use tasuki::upkeep::{self, Partitioned, Upkeep};
-use tasuki::worker::{Error, Tick, Worker};
 use tasuki_service::Service;
 use tasuki_service::service::Tables;
 use tasuki_service::telemetry::trace;
@@ -17,11 +16,8 @@ use tasuki_service::telemetry::trace;
 use crate::NAME;
 use crate::commands::Commands;
 use crate::config::Entitlement;
+use crate::expiry::Expiry;
 
-/// Entitlements that are revoked in one transaction when they have run out.
-const EXPIRED_AT_ONCE: u16 = 500;
-/// How soon after its end an entitlement is revoked, at the latest.
-const EXPIRY_POLL: Duration = Duration::from_millis(500);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Adds all of them to `service`.
@@ -64,6 +60,10 @@ pub(crate) fn add(
     let letters = Letters::new(&tables.schema, &[]);
     let name = format!("{NAME}.gauges");
     let gauges = Gauges::new(&name, pool.clone(), &tables.schema, &letters, clock.clone());
+    let expiry = Expiry::new(Commands {
+        pool: pool.clone(),
+        ..commands.clone()
+    });
     Ok(service
         .everywhere({
             // Whoever serves requests or expires writes events, and wakes relays elsewhere.
@@ -72,7 +72,7 @@ pub(crate) fn add(
                 supervisor.start(ringer);
             }
         })
-        .worker(Expiry(commands.clone()))
+        .worker(expiry)
         .worker(gauges))
 }
 
@@ -93,25 +93,4 @@ pub(crate) fn upkeep(own: &Entitlement, tables: &Tables) -> Result<Upkeep, upkee
                 .enabled
                 .then_some(own.retention.cleanup_interval),
         ))
-}
-
-/// Revokes what has run out.
-struct Expiry(Commands);
-
-impl Worker for Expiry {
-    fn name(&self) -> &str {
-        "entitlement.expiry"
-    }
-
-    fn poll_interval(&self) -> Duration {
-        EXPIRY_POLL
-    }
-
-    async fn tick(&self) -> Result<Tick, Error> {
-        let expired = self.0.expire(EXPIRED_AT_ONCE).await?;
-        if expired == usize::from(EXPIRED_AT_ONCE) {
-            return Ok(Tick::Worked);
-        }
-        Ok(Tick::Idle)
-    }
 }

@@ -1,11 +1,21 @@
-//! How a service connects to NATS.
+//! How a service connects to NATS, and what of it makes it ready.
 //!
 //! The client keeps connecting in the background, so that a service starts and serves while
-//! the broker is away.
+//! the broker is away. For the same reason that is no reason not to be ready, and neither is a
+//! stream that is not there yet; one with other settings than ours is. Asking makes nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use async_nats::{ConnectOptions, ServerAddr};
+use tasuki::bus::{ConsumerSpec, StreamError, StreamSpec, Streams, Subscriber};
+use tokio::time::timeout;
 
 use crate::config;
+use crate::http::Check;
+
+/// How long the broker may take to say how a stream is, before it counts as away.
+const LIMIT: Duration = Duration::from_secs(1);
 
 /// An address and how to log in there.
 #[derive(Clone, Debug)]
@@ -44,5 +54,31 @@ impl Nats {
             .retry_on_initial_connect()
             .connect(self.address.clone())
             .await
+    }
+}
+
+/// Not ready while the stream has other settings than `spec`.
+pub fn stream_check<B: Streams>(bus: &Arc<B>, spec: &StreamSpec) -> Check {
+    let (bus, spec) = (Arc::clone(bus), spec.clone());
+    Check::new("stream", move || {
+        let (bus, spec) = (Arc::clone(&bus), spec.clone());
+        async move { settings(bus.compare_stream(&spec)).await }
+    })
+}
+
+/// Not ready while the stream, or its durable, has other settings than `spec`: nothing is taken in
+/// then.
+pub fn consumer_check<B: Subscriber>(bus: &Arc<B>, spec: &ConsumerSpec) -> Check {
+    let (bus, spec) = (Arc::clone(bus), spec.clone());
+    Check::new("consumer", move || {
+        let (bus, spec) = (Arc::clone(&bus), spec.clone());
+        async move { settings(bus.compare(&spec)).await }
+    })
+}
+
+async fn settings<T>(compared: impl Future<Output = Result<T, StreamError>>) -> Result<(), String> {
+    match timeout(LIMIT, compared).await {
+        Ok(Err(error @ StreamError::Mismatch { .. })) => Err(error.to_string()),
+        _ => Ok(()),
     }
 }

@@ -50,7 +50,8 @@ impl Development {
         Ok(Self { path, keys, kept })
     }
 
-    /// Gives every listener that nobody configured its port of the last time, or a new one.
+    /// Gives every listener that nobody configured its port of the last time, or a new one; and
+    /// other settings that nobody configured the values of development.
     pub(super) fn configure(&mut self, mut config: Config) -> anyhow::Result<Config> {
         for name in Name::ALL {
             for (listener, key) in [("", "listen"), ("-internal", "internal-listen")] {
@@ -65,6 +66,10 @@ impl Development {
             let internal = config.text(&internal).to_owned();
             let issuer = format!("auth.issuers.{}", name.as_str());
             config = config.with_value(&issuer, format!("http://{internal}"))?;
+        }
+        // Smaller than in production: a crash publishes less again, and there is little to wait for.
+        if !config.is_set("entitlement.outbox.batch-size") {
+            config = config.with_value("entitlement.outbox.batch-size", 50)?;
         }
         if !config.is_set("auth.key-dir") {
             config = config.with_value("auth.key-dir", self.keys.display().to_string())?;

@@ -5,12 +5,12 @@ use axum::response::Response;
 use http::header::HeaderName;
 use http::{HeaderValue, StatusCode};
 use serde::Serialize;
+use tasuki::batch;
 use tasuki::idempotency::{self, Reply, Request, RequestHash};
 use tasuki_contract::entitlement::{
     Bulk, BulkResults, ConsumeBody, Entitlement, GrantBody, RevokeBody,
 };
 use tasuki_contract::error::ErrorBody;
-use tasuki_contract::names::InvalidName;
 use tasuki_service::auth::{Caller, Unattended};
 use tasuki_service::http::{ApiError, Json, answer};
 use tasuki_service::telemetry::trace;
@@ -18,15 +18,17 @@ use tracing::Span;
 
 use super::access::{Consume, Grant, Revoke};
 use super::key::IdempotencyKey;
-use super::{App, batch_failed};
+use super::{App, batch_failed, named};
 use crate::commands::{Command, Form, Served};
 use crate::domain::{Operation, Order};
 use crate::error::Error;
+use crate::patience::Patience;
 
 /// The most items of a bulk request.
 const MAX_ITEMS: usize = 1000;
-/// Requests by action (`GRANT`, `REVOKE`, `CONSUME`) and result (`success`, `conflict`,
-/// `idempotency_reused`, `error`).
+/// Requests by action (`GRANT`, `REVOKE`, `CONSUME`) and result: `success`, `conflict` (by state or
+/// by key), `idempotency_reused`, `refused` (an end in the past), `in_progress` (the key is in
+/// use), `unavailable` (503), `error` (500: ours).
 const COMMANDS_TOTAL: &str = "tasuki_entitlement_commands_total";
 /// Says that an answer had been given before.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
@@ -201,7 +203,14 @@ async fn serve_one(
         form: Form::One,
         traceparent: trace::traceparent(&Span::current()),
     };
-    let served = app.batcher.submit(command).await;
+    let mut patience = Patience::new(app.wait);
+    let served = loop {
+        let served = app.batcher.submit(command.clone()).await;
+        let is_held = matches!(&served, Err(batch::Error::Refused(error)) if error.is_held());
+        if !is_held || !patience.pause().await {
+            break served;
+        }
+    };
     respond(action, served.map_err(|error| batch_failed(&error, failed)))
 }
 
@@ -225,21 +234,23 @@ async fn serve_many<T>(
         form: Form::Many,
         traceparent: trace::traceparent(&Span::current()),
     };
-    // Never closed: whoever gets no turn in time is cut by the limit of a request.
-    let _turn = app.bulk.acquire().await;
-    let served = app.commands.serve(std::slice::from_ref(&command)).await;
-    let served = served.map_err(|error| failed(&error));
-    let first = served.map(|served| served.into_iter().next().unwrap_or(Served::KeyConflict));
-    respond(action, first)
+    let mut patience = Patience::new(app.wait);
+    let served = loop {
+        // Never closed: whoever gets no turn in time is cut by the limit of a request. Given back
+        // while it waits for others.
+        let turn = app.bulk.acquire().await;
+        let served = app.commands.serve_many(&command).await;
+        drop(turn);
+        let is_held = matches!(&served, Err(error) if error.is_held());
+        if !is_held || !patience.pause().await {
+            break served;
+        }
+    };
+    respond(action, served.map_err(|error| failed(&error)))
 }
 
 fn respond(action: &'static str, served: Result<Served, ApiError>) -> Result<Response, ApiError> {
-    let result = match &served {
-        Ok(Served::Answered(reply)) if reply.status() < 400 => "success",
-        Ok(Served::Answered(_) | Served::KeyConflict) => "conflict",
-        Ok(Served::Replayed(_)) => "idempotency_reused",
-        Ok(Served::Malformed(_)) | Err(_) => "error",
-    };
+    let result = result(&served);
     metrics::counter!(COMMANDS_TOTAL, "action" => action, "result" => result).increment(1);
     match served? {
         Served::Answered(reply) => Ok(as_response(&reply)),
@@ -257,6 +268,21 @@ fn respond(action: &'static str, served: Result<Served, ApiError>) -> Result<Res
     }
 }
 
+/// What a request is counted as.
+fn result(served: &Result<Served, ApiError>) -> &'static str {
+    match served {
+        Ok(Served::Answered(reply)) if reply.status() < 400 => "success",
+        Ok(Served::Answered(_) | Served::KeyConflict) => "conflict",
+        Ok(Served::Replayed(_)) => "idempotency_reused",
+        Ok(Served::Malformed(_)) => "refused",
+        Err(error) => match error.status() {
+            StatusCode::CONFLICT => "in_progress",
+            StatusCode::SERVICE_UNAVAILABLE => "unavailable",
+            _ => "error",
+        },
+    }
+}
+
 fn as_response(reply: &Reply) -> Response {
     let status = StatusCode::from_u16(reply.status()).unwrap_or(StatusCode::OK);
     answer(status, reply.body().clone())
@@ -269,6 +295,10 @@ fn failed(error: &Error) -> ApiError {
             "a request with this idempotency key is still running, try again",
         )
         .retry_after(std::time::Duration::from_secs(1));
+    }
+    if let Error::Idempotency(idempotency::Error::Held) = error {
+        tracing::warn!("somebody holds an entitlement for too long");
+        return ApiError::unavailable("another request is changing this entitlement, try again");
     }
     match error.database() {
         Some(database) => ApiError::database(database),
@@ -309,10 +339,27 @@ fn positive(field: &str, number: i64) -> Result<i64, ApiError> {
     Ok(number)
 }
 
-fn named<N: TryFrom<String, Error = InvalidName>>(
-    at: &str,
-    field: &str,
-    text: String,
-) -> Result<N, ApiError> {
-    N::try_from(text).map_err(|why| ApiError::bad_request(format!("{at}{field} {why}")))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_not_counted_as_errors() {
+        let reply = |status| Reply::new(status, "");
+        for (served, counted) in [
+            (Ok(Served::Answered(reply(200))), "success"),
+            (Ok(Served::Answered(reply(409))), "conflict"),
+            (Ok(Served::KeyConflict), "conflict"),
+            (Ok(Served::Replayed(reply(409))), "idempotency_reused"),
+            (Ok(Served::Malformed(String::new())), "refused"),
+            (
+                Err(failed(&idempotency::Error::InProgress.into())),
+                "in_progress",
+            ),
+            (Err(failed(&idempotency::Error::Held.into())), "unavailable"),
+            (Err(failed(&Error::ChangedUnlocked)), "error"),
+        ] {
+            assert_eq!(result(&served), counted);
+        }
+    }
 }

@@ -6,8 +6,10 @@ mod key;
 mod reads;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tasuki::batch::{self, Batcher};
+use tasuki_contract::names::InvalidName;
 use tasuki_service::http::ApiError;
 use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
@@ -25,6 +27,8 @@ pub(crate) struct App {
     /// server's table of locks is everybody's.
     pub(crate) commands: Arc<Commands>,
     pub(crate) bulk: Arc<Semaphore>,
+    /// How long a request waits for what another one holds.
+    pub(crate) wait: Duration,
     pub(crate) queries: Queries,
     /// Whole lists: those that are asked for together are read together.
     pub(crate) lists: Batcher<Lists>,
@@ -58,4 +62,13 @@ fn batch_failed<E: std::error::Error + 'static>(
         }
         other => ApiError::internal(other),
     }
+}
+
+/// A name that somebody sent in `field` of what is at `at`.
+fn named<N: TryFrom<String, Error = InvalidName>>(
+    at: &str,
+    field: &str,
+    text: String,
+) -> Result<N, ApiError> {
+    N::try_from(text).map_err(|why| ApiError::bad_request(format!("{at}{field} {why}")))
 }

@@ -9,21 +9,20 @@ use axum::extract::State;
 use serde::Deserialize;
 use tasuki_contract::entitlement::{Check, Entitlements, History};
 use tasuki_contract::error::ErrorBody;
-use tasuki_contract::names::{InvalidName, Sku, UserId};
+use tasuki_contract::names::{Sku, UserId};
 use tasuki_contract::timestamp;
 use tasuki_service::auth::Permitted;
 use tasuki_service::http::{ApiError, Json, Path, Query};
 use time::OffsetDateTime;
 use utoipa::IntoParams;
 
-use super::App;
 use super::access::Read;
-use super::batch_failed;
+use super::{App, batch_failed, named};
 use crate::domain::Status;
-use crate::queries::{Filter, WHOLE, page as page_of, parse_cursor};
+use crate::queries::{Filter, WHOLE, parse_cursor, whole};
 
-/// Entries of a page, unless asked for otherwise, and at most.
-const PAGE: (u32, u32) = (WHOLE, 1000);
+/// The most entries of a page that is asked for; those of a history, unless it is.
+const PAGE: u32 = 1000;
 
 /// Which entitlements, and how many.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -36,7 +35,7 @@ pub(super) struct ListQuery {
     #[serde(default, with = "timestamp::option")]
     #[param(value_type = Option<String>)]
     updated_since: Option<OffsetDateTime>,
-    /// At most so many; 1 to 1000.
+    /// At most so many; 1 to 1000. All of them, up to 10000, unless it is given.
     limit: Option<u32>,
     /// `next_cursor` of the page before.
     cursor: Option<String>,
@@ -75,7 +74,7 @@ pub(super) async fn list(
     Query(query): Query<ListQuery>,
 ) -> Result<Json<Entitlements>, ApiError> {
     reader.owns(&user)?;
-    let user: UserId = named("user_id", user)?;
+    let user: UserId = named("", "user_id", user)?;
     let status = match query.status.as_deref() {
         None => None,
         Some(text) => Some(
@@ -87,7 +86,11 @@ pub(super) async fn list(
     if is_plain && query.cursor.is_none() && query.limit.is_none() {
         let listed = app.lists.submit(user.clone()).await;
         let listed = listed.map_err(|error| batch_failed(&error, ApiError::database))?;
-        return Ok(Json(page_of(&user, listed, WHOLE)));
+        if let Some(list) = whole(&user, listed) {
+            return Ok(Json(list));
+        }
+        // A long one is read alone, and again from its beginning: in one statement, or what changes
+        // between two would be missing.
     }
     let filter = Filter {
         status,
@@ -95,7 +98,7 @@ pub(super) async fn list(
     };
     let after = query.cursor.as_deref().map(parse_cursor).transpose();
     let after = after.map_err(|_invalid| invalid_cursor())?;
-    let limit = page(query.limit)?;
+    let limit = page(query.limit)?.unwrap_or(WHOLE);
     let list = app.queries.list(&user, &filter, after, limit).await;
     list.map(Json).map_err(|error| ApiError::database(&error))
 }
@@ -121,8 +124,8 @@ pub(super) async fn check(
     Path((user, sku)): Path<(String, String)>,
 ) -> Result<Json<Check>, ApiError> {
     reader.owns(&user)?;
-    let user: UserId = named("user_id", user)?;
-    let sku: Sku = named("stock_keeping_unit", sku)?;
+    let user: UserId = named("", "user_id", user)?;
+    let sku: Sku = named("", "stock_keeping_unit", sku)?;
     let check = app.queries.check(&user, &sku).await;
     check.map(Json).map_err(|error| ApiError::database(&error))
 }
@@ -149,35 +152,24 @@ pub(super) async fn history(
     Query(query): Query<HistoryQuery>,
 ) -> Result<Json<History>, ApiError> {
     reader.owns(&user)?;
-    let user: UserId = named("user_id", user)?;
-    let sku: Sku = named("stock_keeping_unit", sku)?;
+    let user: UserId = named("", "user_id", user)?;
+    let sku: Sku = named("", "stock_keeping_unit", sku)?;
     let below = query.cursor.map(|text| text.parse()).transpose();
     let below = below.map_err(|_error: std::num::ParseIntError| invalid_cursor())?;
-    let limit = page(query.limit)?;
+    let limit = page(query.limit)?.unwrap_or(PAGE);
     let history = app.queries.history(&user, &sku, below, limit).await;
     history
         .map(Json)
         .map_err(|error| ApiError::database(&error))
 }
 
-fn page(limit: Option<u32>) -> Result<u32, ApiError> {
-    let limit = limit.unwrap_or(PAGE.0);
-    if (1..=PAGE.1).contains(&limit) {
-        return Ok(limit);
+fn page(limit: Option<u32>) -> Result<Option<u32>, ApiError> {
+    if limit.is_some_and(|limit| !(1..=PAGE).contains(&limit)) {
+        return Err(ApiError::bad_request(format!("limit is from 1 to {PAGE}")));
     }
-    Err(ApiError::bad_request(format!(
-        "limit is from 1 to {}",
-        PAGE.1
-    )))
+    Ok(limit)
 }
 
 fn invalid_cursor() -> ApiError {
     ApiError::bad_request("cursor is not a next_cursor of this list")
-}
-
-fn named<N: TryFrom<String, Error = InvalidName>>(
-    field: &str,
-    text: String,
-) -> Result<N, ApiError> {
-    N::try_from(text).map_err(|why| ApiError::bad_request(format!("{field} {why}")))
 }

@@ -1,12 +1,16 @@
 //! The SQL of entitlement.
 
+mod due;
+
 use std::collections::HashMap;
+use std::ops::Range;
 
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::domain::{Change, Holding, Status};
+pub(crate) use due::{Due, run_out, run_out_beyond};
 
 /// A user and a SKU: which entitlement.
 pub(crate) type Pair<'a> = (&'a str, &'a str);
@@ -371,29 +375,6 @@ pub(crate) async fn history(
     .await
 }
 
-/// Entitlements that have run out, the longest ago first, at most `limit`.
-pub(crate) async fn run_out(
-    connection: &mut PgConnection,
-    limit: i64,
-) -> sqlx::Result<Vec<(String, String, String)>> {
-    let rows = sqlx::query!(
-        r#"
-        SELECT user_id, stock_keeping_unit, source_id
-        FROM entitlement.entitlements
-        WHERE expires_at <= now()
-        ORDER BY expires_at
-        LIMIT $1
-        "#,
-        limit,
-    )
-    .fetch_all(connection)
-    .await?;
-    let rows = rows.into_iter();
-    Ok(rows
-        .map(|row| (row.user_id, row.stock_keeping_unit, row.source_id))
-        .collect())
-}
-
 /// A change, and what the outbox knows of its event.
 #[derive(Clone, Debug)]
 pub(crate) struct Audited {
@@ -419,11 +400,26 @@ pub(crate) async fn audited(
         .await
 }
 
-/// Entitlements whose versions are not exactly those of their audit, of those that changed from
-/// `from` on, at most `limit`: user, SKU, version, and the versions that the audit has of it.
+/// How many pages of the disk the entitlements have.
+pub(crate) async fn pages(connection: &mut PgConnection) -> sqlx::Result<i64> {
+    sqlx::query_scalar!(
+        r#"
+        SELECT
+            pg_relation_size('entitlement.entitlements')
+            / current_setting('block_size')::bigint AS "pages!"
+        "#
+    )
+    .fetch_one(connection)
+    .await
+}
+
+/// Entitlements whose versions are not exactly those of their audit, of those on `pages` that
+/// changed from `from` on, at most `limit`: user, SKU, version, and the versions that the audit
+/// has of it.
 pub(crate) async fn torn(
     connection: &mut PgConnection,
     from: OffsetDateTime,
+    pages: Range<i64>,
     limit: i64,
 ) -> sqlx::Result<Vec<(String, String, i64, i64)>> {
     let rows = sqlx::query!(
@@ -436,13 +432,17 @@ pub(crate) async fn torn(
             ON past.user_id = held.user_id
             AND past.stock_keeping_unit = held.stock_keeping_unit
         WHERE held.updated_at >= $1
+            AND held.ctid >= format('(%s,0)', $2::bigint)::tid
+            AND held.ctid < format('(%s,0)', $3::bigint)::tid
         GROUP BY held.user_id, held.stock_keeping_unit, held.version
         HAVING max(past.version) IS DISTINCT FROM held.version
             OR max(past.version) - min(past.version) + 1 <> count(past.version)
             OR count(DISTINCT past.version) <> count(past.version)
-        LIMIT $2
+        LIMIT $4
         "#,
         from,
+        pages.start,
+        pages.end,
         limit,
     )
     .fetch_all(connection)

@@ -110,42 +110,6 @@ async fn twins_at_the_same_moment_on_two_processes_have_one_effect_and_one_answe
 }
 
 #[tokio::test]
-async fn a_request_whose_twin_still_runs_is_told_so_after_a_bounded_wait_and_not_stored() {
-    let world = World::with(|config| {
-        config
-            .with_value("entitlement.idempotency.wait", "300ms")
-            .unwrap()
-    })
-    .await;
-    let granted = world.grant("first", &body("u", "s")).await;
-    assert_eq!(granted.status, StatusCode::OK);
-    // Somebody else's transaction holds the entitlement, as a stalled process would.
-    let number = tasuki::idempotency::LockNumber::of(&["entitlement", "entitlement", "u", "s"]);
-    let mut stalled = world.env.db.pool.begin().await.unwrap();
-    sqlx::query("SELECT pg_advisory_xact_lock($1)")
-        .bind(number.get())
-        .execute(&mut *stalled)
-        .await
-        .unwrap();
-
-    let (told, other) = tokio::join!(async { world.revoke("k", &body("u", "s")).await }, async {
-        world.grant("other", &body("u2", "s2")).await
-    },);
-    assert_eq!(told.status, StatusCode::CONFLICT);
-    assert_eq!(told.code(), "IDEMPOTENCY_KEY_IN_PROGRESS");
-    assert_eq!(told.headers["retry-after"], "1");
-    assert_eq!(
-        other.status,
-        StatusCode::OK,
-        "nobody else is held up for good"
-    );
-
-    stalled.rollback().await.unwrap();
-    let done = world.revoke("k", &body("u", "s")).await;
-    assert_eq!(done.status, StatusCode::OK, "{}", done.text);
-}
-
-#[tokio::test]
 async fn a_key_is_free_again_when_its_time_is_over() {
     let world = World::start().await;
     world.grant("k", &body("u", "s")).await;

@@ -55,6 +55,44 @@ async fn an_entitlement_that_runs_out_is_revoked_with_an_event_of_its_own() {
 }
 
 #[tokio::test]
+async fn what_can_not_be_revoked_holds_up_nothing_else_that_has_run_out() {
+    let world = World::start().await;
+    let pool = &world.env.db.pool;
+    // More than go into one transaction, and all of them before the good one.
+    sqlx::query(
+        "INSERT INTO entitlement.entitlements
+             (user_id, stock_keeping_unit, status, version, expires_at, source, source_id, updated_at)
+         SELECT E'bad\\n' || number, 's', 'ACTIVE', 1, now() - interval '1 hour', 'a', 'b', now()
+         FROM generate_series(1, 600) AS bad (number)",
+    )
+    .execute(pool)
+    .await
+    .unwrap();
+    world.grant("held", &body("u", "held")).await;
+    world.grant("good", &body("u", "good")).await;
+    let number = tasuki::idempotency::LockNumber::of(&["entitlement", "entitlement", "u", "held"]);
+    let mut stalled = pool.begin().await.unwrap();
+    let locks = tasuki::idempotency::try_lock_all(&mut stalled, &[number]).await;
+    assert!(locks.unwrap().is_empty());
+    sqlx::query(
+        "UPDATE entitlement.entitlements SET expires_at = now() - interval '1 minute' WHERE user_id = 'u'",
+    )
+    .execute(pool)
+    .await
+    .unwrap();
+
+    eventually("the good one is revoked", async || {
+        let now = world.get("/v1/users/u/entitlements/good").await.json();
+        (now["entitlement"]["status"] == "REVOKED").then_some(())
+    })
+    .await;
+    let held = world.get("/v1/users/u/entitlements/held").await.json();
+    assert_eq!(held["entitlement"]["status"], "ACTIVE");
+    assert_eq!(held["allowed"], false, "it has run out all the same");
+    stalled.rollback().await.unwrap();
+}
+
+#[tokio::test]
 async fn consumers_at_the_same_moment_never_take_more_than_there_is() {
     let world = World::start().await;
     let second = world.another().await;

@@ -3,9 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 mod away;
+mod callers;
 mod concurrency;
+mod held;
 mod idempotency;
 mod lifetime;
 mod refusals;
+mod retention;
 mod support;
 mod walk;

@@ -223,6 +223,31 @@ async fn other_types_sizes_paths_and_methods_are_refused_with_their_codes() {
 }
 
 #[tokio::test]
+async fn a_failure_of_ours_tells_nothing_of_the_inside_and_is_not_kept() {
+    let world = World::start().await;
+    let pool = &world.env.db.pool;
+    sqlx::query("ALTER TABLE entitlement.entitlement_audit RENAME TO elsewhere")
+        .execute(pool)
+        .await
+        .unwrap();
+    let failed = world.grant("k", &body("u", "s")).await;
+    assert_eq!(failed.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(failed.code(), "INTERNAL");
+    // Where traces are recorded, their id follows.
+    let message = failed.json()["message"].as_str().unwrap().to_owned();
+    let id = message.strip_prefix("internal error").unwrap();
+    let id = id.strip_prefix(", trace id ").unwrap_or(id);
+    assert!(id.chars().all(|c| c.is_ascii_hexdigit()), "{message}");
+
+    sqlx::query("ALTER TABLE entitlement.elsewhere RENAME TO entitlement_audit")
+        .execute(pool)
+        .await
+        .unwrap();
+    let done = world.grant("k", &body("u", "s")).await;
+    assert_eq!(done.status, StatusCode::OK, "{}", done.text);
+}
+
+#[tokio::test]
 async fn bad_queries_are_refused() {
     let world = World::start().await;
     for (query, message) in [

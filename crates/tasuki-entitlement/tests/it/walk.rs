@@ -144,6 +144,66 @@ async fn the_list_has_the_last_change_first_in_pages_and_by_filter() {
 }
 
 #[tokio::test]
+async fn the_list_can_be_asked_for_what_changed_since_a_time() {
+    let world = World::start().await;
+    world.grant("a", &body("u", "a")).await;
+    let then = world.grant("b", &body("u", "b")).await.json()["updated_at"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    world.grant("c", &body("u", "c")).await;
+    let since = async |at: &str| {
+        let path = format!("/v1/users/u/entitlements?updated_since={at}");
+        let list = world.get(&path).await.json();
+        let items = list["entitlements"].as_array().unwrap().iter();
+        items
+            .map(|it| it["stock_keeping_unit"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(since(&then).await, ["c", "b"], "also at that very time");
+    assert_eq!(since("2001-01-01T00:00:00Z").await, ["c", "b", "a"]);
+    assert_eq!(since("2999-01-01T00:00:00Z").await, [""; 0]);
+}
+
+#[tokio::test]
+async fn the_list_is_whole_unless_it_is_asked_for_in_pages_or_enormous() {
+    let world = World::start().await;
+    sqlx::query(
+        "INSERT INTO entitlement.entitlements
+             (user_id, stock_keeping_unit, status, version, source, source_id, updated_at)
+         SELECT owner.name, number, 'ACTIVE', 1, 'a', 'b', now()
+         FROM (VALUES ('many', 1001), ('enormous', 10001)) AS owner (name, has),
+             generate_series(1, owner.has) AS number",
+    )
+    .execute(&world.env.db.pool)
+    .await
+    .unwrap();
+    let length = |list: &serde_json::Value| list["entitlements"].as_array().unwrap().len();
+
+    let many = world.get("/v1/users/many/entitlements").await.json();
+    assert_eq!((length(&many), many.get("next_cursor")), (1001, None));
+    let active = world
+        .get("/v1/users/many/entitlements?status=ACTIVE")
+        .await
+        .json();
+    assert_eq!(length(&active), 1001);
+    let page = world
+        .get("/v1/users/many/entitlements?limit=1000")
+        .await
+        .json();
+    assert_eq!(
+        (length(&page), page["next_cursor"].is_string()),
+        (1000, true)
+    );
+
+    let enormous = world.get("/v1/users/enormous/entitlements").await.json();
+    assert_eq!(length(&enormous), 10_000);
+    let cursor = enormous["next_cursor"].as_str().unwrap();
+    let path = format!("/v1/users/enormous/entitlements?cursor={cursor}");
+    assert_eq!(length(&world.get(&path).await.json()), 1);
+}
+
+#[tokio::test]
 async fn the_history_tells_every_change_and_who_made_it() {
     let world = World::start().await;
     world.grant("k1", &body("u", "s")).await;

@@ -38,6 +38,8 @@ pub enum Caller {
         user: Option<Arc<str>>,
         /// That user's roles.
         roles: Arc<[String]>,
+        /// What it may do when it calls for no user, by `auth.callers`: `<service>:<verb>`.
+        scopes: Arc<[String]>,
     },
 }
 
@@ -80,7 +82,7 @@ pub struct Allowed<S> {
 
 /// Somebody who may do `S`, perhaps only to what is one user's: an API key with that scope, an
 /// operator, or a service. A service that calls for a user may touch what is that user's
-/// ([`owns`](Self::owns)); one that calls for itself is one of `auth.issuers`, and trusted.
+/// ([`owns`](Self::owns)); one that calls for itself needs the scope in `auth.callers`.
 pub struct Permitted<S> {
     /// Any of the three.
     pub caller: Caller,
@@ -209,6 +211,11 @@ impl<S: Scope, St: Send + Sync> FromRequestParts<St> for Permitted<S> {
             Caller::ApiKey { scopes, .. } if !scopes.iter().any(|held| held == S::NAME) => {
                 Err(Refusal::NeedsScope(S::NAME).into())
             }
+            Caller::Service {
+                user: None, scopes, ..
+            } if !scopes.iter().any(|held| held == S::NAME) => {
+                Err(Refusal::NeedsCaller(S::NAME).into())
+            }
             Caller::ApiKey { .. } | Caller::Operator { .. } | Caller::Service { .. } => Ok(Self {
                 caller,
                 scope: PhantomData,
@@ -249,6 +256,7 @@ impl<St: Send + Sync> FromRequestParts<St> for FromService {
                 service,
                 user,
                 roles,
+                ..
             } => Ok(Self {
                 service,
                 user,
@@ -294,6 +302,7 @@ mod tests {
             service: "gateway".into(),
             user: Some("u1".into()),
             roles: ["moderator".to_owned()].into(),
+            scopes: [].into(),
         };
         [
             key("shop:pay"),
@@ -352,6 +361,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_service_may_do_for_itself_what_auth_callers_says_and_nothing_else() {
+        for (scope, allowed) in [("shop:pay", true), ("shop:payout", false)] {
+            let caller = Caller::Service {
+                service: "billing".into(),
+                user: None,
+                roles: [].into(),
+                scopes: [scope.to_owned()].into(),
+            };
+            let mut parts = Request::new(()).into_parts().0;
+            parts.extensions.insert(caller);
+            let permitted = Permitted::<Pay>::from_request_parts(&mut parts, &()).await;
+            assert_eq!(permitted.is_ok(), allowed);
+            match Unattended::<Pay>::from_request_parts(&mut parts, &()).await {
+                Ok(_) => assert!(allowed),
+                Err(refused) => {
+                    assert!(!allowed);
+                    let told = format!("{refused:?}");
+                    assert!(
+                        told.contains("the scope shop:pay in auth.callers"),
+                        "{told}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn operators_and_services_have_doors_of_their_own() {
         let open = |answers: Vec<String>| answers.iter().map(|a| a == "ok").collect::<Vec<_>>();
         let operator = open(extracted::<Operator>().await);
@@ -391,6 +427,7 @@ mod tests {
             service: "gateway".into(),
             user: user.map(Arc::from),
             roles: [].into(),
+            scopes: [].into(),
         };
         all.extend([service(None), service(Some("u2"))].map(|caller| caller.identity()));
         let before = all.len();

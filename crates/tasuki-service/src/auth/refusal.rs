@@ -21,6 +21,8 @@ pub(super) enum Refusal {
     Invalid,
     #[error("this needs an API key with the scope {0}")]
     NeedsScope(&'static str),
+    #[error("this service needs the scope {0} in auth.callers")]
+    NeedsCaller(&'static str),
     #[error("this needs an operator token")]
     NeedsOperator,
     #[error("this needs a service token")]
@@ -50,6 +52,7 @@ impl From<Refusal> for ApiError {
             Refusal::Missing | Refusal::Malformed | Refusal::Invalid => Self::unauthorized(told),
             Refusal::Repeated => Self::bad_request(told),
             Refusal::NeedsScope(_)
+            | Refusal::NeedsCaller(_)
             | Refusal::NeedsOperator
             | Refusal::NeedsService
             | Refusal::NeedsRole(_)

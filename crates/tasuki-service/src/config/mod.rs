@@ -13,6 +13,7 @@ mod source;
 mod tree;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -77,6 +78,18 @@ pub enum Error {
         /// The variable that sets it.
         variable: &'static str,
     },
+}
+
+impl Error {
+    /// A value that was read and turned out not to do.
+    #[must_use]
+    pub fn invalid(key: &str, reason: &dyn fmt::Display) -> Self {
+        Self::Invalid {
+            key: key.to_owned(),
+            origin: "the configuration".to_owned(),
+            reason: reason.to_string(),
+        }
+    }
 }
 
 /// Everything that was configured, before it is read into types.
@@ -176,11 +189,12 @@ impl Config {
             for segment in error.path() {
                 path.push(&segment.to_string());
             }
-            let origin = self.origin(&path);
+            let reason = source::sentence(error.inner());
+            let path = self.blamed::<T>(name, &reason, path);
             Error::Invalid {
                 key: path.to_string(),
-                origin,
-                reason: source::sentence(error.inner()),
+                origin: self.origin(&path),
+                reason,
             }
         })
     }
@@ -227,6 +241,30 @@ impl Config {
             origin: origin.to_string(),
             hint,
         })
+    }
+
+    /// The key that `reason` is about. A part of a section that several share does not say which
+    /// of its keys it refuses: it is the one that was set and whose default is not refused so.
+    fn blamed<T: DeserializeOwned>(&self, name: &str, reason: &str, path: KeyPath) -> KeyPath {
+        if !matches!(tree::get(&self.values, &path), Some(Value::Table(_))) {
+            return path;
+        }
+        let set = self.origins.keys();
+        let mut below = set.filter(|key| key.prefixes().any(|above| above == path));
+        let blamed = below.find(|key| {
+            let Some(default) = tree::get(&self.defaults, key) else {
+                return false;
+            };
+            let mut values = self.values.clone();
+            tree::set(&mut values, key, default.clone());
+            let section = values.remove(name);
+            let section = section.unwrap_or_else(|| Value::Table(Table::new()));
+            match serde_path_to_error::deserialize::<_, T>(section) {
+                Ok(_) => true,
+                Err(other) => source::sentence(other.inner()) != reason,
+            }
+        });
+        blamed.cloned().unwrap_or(path)
     }
 
     fn origin(&self, path: &KeyPath) -> String {

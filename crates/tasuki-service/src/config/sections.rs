@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer};
 use tasuki::retry::{Backoff, Policy};
 
 use super::{Address, Config, Error, Size};
+use crate::auth::credentials::ScopeName;
 
 /// All shared sections.
 #[derive(Clone, Debug)]
@@ -184,6 +185,8 @@ pub struct Auth {
     pub jwks_cache: Duration,
     #[serde(deserialize_with = "http_addresses")]
     pub issuers: BTreeMap<String, String>,
+    #[serde(deserialize_with = "scopes")]
+    pub callers: BTreeMap<String, Vec<String>>,
 }
 
 /// `[<service>.server]`: where a service listens.
@@ -281,6 +284,32 @@ fn http_addresses<'de, D: Deserializer<'de>>(
             Err(serde::de::Error::custom(problem))
         }
     }
+}
+
+/// Lists, or texts with commas between, which is what a variable can say.
+fn scopes<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, Vec<String>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Scopes {
+        List(Vec<String>),
+        Text(String),
+    }
+    let all = BTreeMap::<String, Scopes>::deserialize(deserializer)?;
+    let checked = |scope: &str| {
+        let scope: Result<ScopeName, _> = scope.trim().parse();
+        scope.map(|scope| scope.to_string())
+    };
+    let each = all.into_iter().map(|(service, scopes)| {
+        let scopes: Result<Vec<String>, _> = match scopes {
+            Scopes::List(list) => list.iter().map(|scope| checked(scope.as_str())).collect(),
+            Scopes::Text(text) => text.split(',').map(checked).collect(),
+        };
+        scopes.map(|scopes| (service, scopes))
+    });
+    let checked: Result<_, _> = each.collect();
+    checked.map_err(serde::de::Error::custom)
 }
 
 fn is_http(text: &str) -> bool {

@@ -4,8 +4,9 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 use tasuki::worker::{Error, Tick, Worker};
 
 /// Seconds. From a cached read to the longest request that is let through.
-const BUCKETS: [f64; 14] = [
-    0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
+/// An objective is at the edge of one (`docs/slo.md`: 5 s from an event to the broker).
+const BUCKETS: [f64; 15] = [
+    0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 ];
 
 /// Renders what the process has counted.

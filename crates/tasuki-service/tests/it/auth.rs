@@ -96,6 +96,7 @@ fn settings(credential_cache: Duration) -> config::Auth {
         credential_cache,
         jwks_cache: AN_HOUR,
         issuers: BTreeMap::new(),
+        callers: BTreeMap::new(),
     }
 }
 

@@ -172,6 +172,29 @@ fn a_free_form_table_takes_any_key() {
 }
 
 #[test]
+fn what_a_service_may_do_for_itself_is_nothing_or_a_list_or_a_text_of_scopes() {
+    let none = Common::read(&defaults()).unwrap().auth;
+    assert!(none.callers.is_empty());
+    let scopes = ["entitlement:grant", "entitlement:revoke"];
+    let listed = file(
+        r#"[auth.callers]
+        shop = ["entitlement:grant", "entitlement:revoke"]"#,
+    );
+    let text = environment(&[(
+        "TASUKI_AUTH__CALLERS__SHOP",
+        "entitlement:grant, entitlement:revoke",
+    )]);
+    for config in [listed, text] {
+        let auth = Common::read(&config.unwrap()).unwrap().auth;
+        assert_eq!(auth.callers["shop"], scopes);
+    }
+    let wrong = environment(&[("TASUKI_AUTH__CALLERS__SHOP", "everything")]).unwrap();
+    let refused = Common::read(&wrong).unwrap_err().to_string();
+    assert!(refused.contains("auth.callers"), "{refused}");
+    assert!(refused.contains("`everything` is not a scope"), "{refused}");
+}
+
+#[test]
 fn what_is_shown_hides_secrets_and_says_where_values_come_from() {
     let config = environment(&[("TASUKI_DATABASE__URL", "postgres://u:hunter2@db/x")]).unwrap();
     let shown = config.show();

@@ -116,6 +116,7 @@ fn verifier(service: &'static str, gateway: &str, clock: &Clock) -> Verifier {
         credential_cache: Duration::ZERO,
         jwks_cache: Duration::from_secs(300),
         issuers: BTreeMap::from([("gateway".to_owned(), gateway.to_owned())]),
+        callers: BTreeMap::from([("gateway".to_owned(), vec!["shop:pay".to_owned()])]),
     };
     let issuers = Issuers::new(&settings, clock).unwrap();
     Verifier::new(service, issuers, settings.clock_skew, clock)
@@ -132,11 +133,24 @@ async fn a_token_says_who_calls_for_whom_and_costs_one_fetch() {
         service: "gateway".into(),
         user: Some("u1".into()),
         roles: ["moderator".to_owned()].into(),
+        scopes: [].into(),
     };
     for _ in 0..3 {
         assert_eq!(world.shop.verify(&world.token()).await.unwrap(), expected);
     }
     assert_eq!(world.fetches(), 1);
+}
+
+#[tokio::test]
+async fn a_service_has_its_scopes_for_itself_and_never_for_a_user() {
+    let world = World::start().await;
+    for (user, scopes) in [(None, vec!["shop:pay".to_owned()]), (Some("u1"), vec![])] {
+        let token = world.signer.sign("shop", user, &[]).unwrap();
+        match world.shop.verify(token.expose_secret()).await.unwrap() {
+            Caller::Service { scopes: held, .. } => assert_eq!(*held, *scopes),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[tokio::test]

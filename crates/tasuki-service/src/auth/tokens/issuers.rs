@@ -18,14 +18,23 @@ use crate::config;
 /// For the whole of a fetch, connecting included.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The services in `auth.issuers`, with their public keys as far as they are known.
+/// The services in `auth.issuers`, with their public keys as far as they are known, and what they
+/// may do for themselves (`auth.callers`).
 #[derive(Debug)]
-pub(in crate::auth) struct Issuers(BTreeMap<String, Issuer>);
+pub(in crate::auth) struct Issuers {
+    known: BTreeMap<String, Issuer>,
+    scopes: BTreeMap<String, Arc<[String]>>,
+}
 
 impl Issuers {
     pub(in crate::auth) fn new(settings: &config::Auth, clock: &Clock) -> Result<Self, Error> {
+        let scopes = settings.callers.iter();
+        let scopes: BTreeMap<_, Arc<[String]>> = scopes
+            .map(|(name, scopes)| (name.clone(), Arc::from(scopes.as_slice())))
+            .collect();
         if settings.issuers.is_empty() {
-            return Ok(Self(BTreeMap::new()));
+            let known = BTreeMap::new();
+            return Ok(Self { known, scopes });
         }
         let client = Client::builder()
             .timeout(TIMEOUT)
@@ -41,12 +50,18 @@ impl Issuers {
             let issuer = Issuer::new(name, url, client.clone(), settings.jwks_cache, clock);
             Ok((name.clone(), issuer))
         });
-        issuers.collect::<Result<_, _>>().map(Self)
+        let known = issuers.collect::<Result<_, _>>()?;
+        Ok(Self { known, scopes })
+    }
+
+    /// What the service `issuer` may do for itself.
+    pub(super) fn scopes(&self, issuer: &str) -> Arc<[String]> {
+        self.scopes.get(issuer).cloned().unwrap_or_default()
     }
 
     /// The key `kid` of the service `issuer`, which may well be made up.
     pub(super) async fn key(&self, issuer: &str, kid: &str) -> Result<Arc<DecodingKey>, Refusal> {
-        match self.0.get(issuer) {
+        match self.known.get(issuer) {
             Some(issuer) => issuer.key(kid).await,
             None => Err(Refusal::Invalid),
         }

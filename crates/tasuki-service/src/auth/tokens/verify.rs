@@ -83,10 +83,16 @@ impl Verifier {
         claims.check_time(now, self.skew).map_err(refused)?;
         let plain = claims.check_subject();
         plain.map_err(|_bad| refused("user or roles"))?;
+        // Those are for the service itself: no user gets them by calling through it.
+        let scopes = match claims.user {
+            None => self.issuers.scopes(issuer),
+            Some(_) => Arc::default(),
+        };
         Ok(Caller::Service {
             service: claims.iss.into(),
             user: claims.user.map(Arc::from),
             roles: claims.roles.into(),
+            scopes,
         })
     }
 }
