@@ -53,8 +53,16 @@ pub(crate) enum Metric {
     SentP99Ms,
     /// Grants with millions of entitlements beside them.
     HistoryGrantPerSecond,
+    /// A lone grant with millions of entitlements beside it.
+    HistoryGrantAloneP50Ms,
     /// Reads among millions of entitlements.
     HistoryReadPerSecond,
+    /// Notifications that were sent, with millions of entitlements beside them.
+    HistorySentPerSecond,
+    /// The same at a steady rate, the middle.
+    HistorySentP50Ms,
+    /// The same of the slowest hundredth.
+    HistorySentP99Ms,
     /// What a process holds in memory.
     ResidentMib,
 }
@@ -82,7 +90,11 @@ impl Metric {
             Self::SentP50Ms => "grant → SENT, p50 ms",
             Self::SentP99Ms => "grant → SENT, p99 ms",
             Self::HistoryGrantPerSecond => "grants/s beside a history",
+            Self::HistoryGrantAloneP50Ms => "a lone grant beside a history, p50 ms",
             Self::HistoryReadPerSecond => "reads/s beside a history",
+            Self::HistorySentPerSecond => "grant → SENT beside a history, /s",
+            Self::HistorySentP50Ms => "grant → SENT beside a history, p50 ms",
+            Self::HistorySentP99Ms => "grant → SENT beside a history, p99 ms",
             Self::ResidentMib => "resident memory, MiB",
         }
     }
@@ -99,6 +111,9 @@ impl Metric {
                 | Self::GrantAloneP50Ms
                 | Self::SentP50Ms
                 | Self::SentP99Ms
+                | Self::HistoryGrantAloneP50Ms
+                | Self::HistorySentP50Ms
+                | Self::HistorySentP99Ms
                 | Self::ResidentMib
         )
     }
@@ -280,7 +295,7 @@ pub(crate) const QUEUE: [Target; 13] = [
 ];
 
 /// The targets of the scenario `grant`.
-pub(crate) const GRANT: [Target; 7] = [
+pub(crate) const GRANT: [Target; 10] = [
     (
         Metric::GrantPerSecond,
         Against::Baseline(SAME_TRANSACTION),
@@ -312,9 +327,24 @@ pub(crate) const GRANT: [Target; 7] = [
         Bound::AtLeast(0.85),
     ),
     (
+        Metric::HistoryGrantAloneP50Ms,
+        Against::Baseline(NO_HISTORY),
+        Bound::AtMost(1.15),
+    ),
+    (
         Metric::HistoryReadPerSecond,
         Against::Baseline(NO_HISTORY),
         Bound::AtLeast(0.85),
+    ),
+    (
+        Metric::HistorySentPerSecond,
+        Against::Baseline(NO_HISTORY),
+        Bound::AtLeast(0.85),
+    ),
+    (
+        Metric::HistorySentP99Ms,
+        Against::Baseline(NO_HISTORY),
+        Bound::AtMost(1.15),
     ),
 ];
 

@@ -12,7 +12,7 @@ use sqlx::{Connection as _, PgConnection};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Scenario,
+    Options, Scenario,
     site::{ENTITLEMENT, NOTIFICATION, Process, Site},
     store::{self, Sent},
 };
@@ -32,46 +32,76 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The slowest hundredth is sent within this time.
 const P99_LIMIT_MS: f64 = 100.0;
 
+/// How grants and their notifications went, on one site.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Delivered {
+    /// Grants that were acknowledged while all workers ran.
+    pub(super) granted_per_second: f64,
+    pub(super) sent_per_second: f64,
+    pub(super) p50_ms: f64,
+    pub(super) p99_ms: f64,
+}
+
 /// One round.
 pub(super) async fn run(scenario: &mut Scenario<'_>) -> anyhow::Result<()> {
     let options = scenario.options;
     let site = scenario.site(&scenario.database, options.users).await?;
-    let entitlement = site.serve(ENTITLEMENT, &[]).await?;
-    let notification = site.serve(NOTIFICATION, &[]).await?;
-    let first = options.full_load(FIRST_SECONDS);
-    deliver(&site, &entitlement, first).await?;
-
-    let full = options.full_load(options.sustained);
-    let (told, sent) = deliver(&site, &entitlement, full).await?;
-    let per_second = f64::from(sent.count) / sent.seconds;
-
-    let rate = options.rate;
-    let steady = Load {
-        rate: Some(rate),
-        ..full
-    };
-    let (offered, timed) = deliver(&site, &entitlement, steady).await?;
-    if offered.per_second < f64::from(rate) * 0.98 {
-        let reached = offered.per_second;
-        eprintln!("#### the service kept up with {reached:.0}/s of {rate}/s only ####");
-    }
-
+    let delivered = measure(options, &site, options.users).await?;
     for (metric, side, who, number) in [
         (
             Metric::GrantBesideWorkersPerSecond,
             Side::Ours,
             OURS,
-            told.per_second,
+            delivered.granted_per_second,
         ),
-        (Metric::SentPerSecond, Side::Ours, OURS, per_second),
-        (Metric::SentP50Ms, Side::Ours, OURS, timed.p50_ms),
-        (Metric::SentP99Ms, Side::Ours, OURS, timed.p99_ms),
+        (
+            Metric::SentPerSecond,
+            Side::Ours,
+            OURS,
+            delivered.sent_per_second,
+        ),
+        (Metric::SentP50Ms, Side::Ours, OURS, delivered.p50_ms),
+        (Metric::SentP99Ms, Side::Ours, OURS, delivered.p99_ms),
         (Metric::SentP99Ms, Side::Baseline, LIMIT, P99_LIMIT_MS),
     ] {
         scenario.runs.add(metric, side, who, number);
     }
+    Ok(())
+}
+
+/// Both processes on `site`, whose load is spread over so many users.
+pub(super) async fn measure(
+    options: &Options,
+    site: &Site,
+    users: u32,
+) -> anyhow::Result<Delivered> {
+    let entitlement = site.serve(ENTITLEMENT, &[]).await?;
+    let notification = site.serve(NOTIFICATION, &[]).await?;
+    let load = |seconds| Load {
+        users,
+        ..options.full_load(seconds)
+    };
+    deliver(site, &entitlement, load(FIRST_SECONDS)).await?;
+    let full = load(options.sustained);
+    let (told, sent) = deliver(site, &entitlement, full).await?;
+    let rate = options.rate;
+    let steady = Load {
+        rate: Some(rate),
+        ..full
+    };
+    let (offered, timed) = deliver(site, &entitlement, steady).await?;
+    if offered.per_second < f64::from(rate) * 0.98 {
+        let reached = offered.per_second;
+        eprintln!("#### the service kept up with {reached:.0}/s of {rate}/s only ####");
+    }
     notification.stop().await?;
-    entitlement.stop().await
+    entitlement.stop().await?;
+    Ok(Delivered {
+        granted_per_second: told.per_second,
+        sent_per_second: f64::from(sent.count) / sent.seconds,
+        p50_ms: timed.p50_ms,
+        p99_ms: timed.p99_ms,
+    })
 }
 
 /// Puts `load` on the service, waits until every notification of it is sent, and says how both

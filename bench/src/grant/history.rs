@@ -1,5 +1,5 @@
-//! What millions of entitlements do to grants and reads: two databases side by side, one with a
-//! history, the service on each in turn. Here the platform is held against itself.
+//! What millions of entitlements do to grants, reads and notifications: two databases side by side,
+//! one with a history, the services on each in turn. Here the platform is held against itself.
 //!
 //! Users are chosen from all that a database has, so that with a history neither its rows nor its
 //! index fit into the server's memory.
@@ -8,10 +8,11 @@ use anyhow::ensure;
 use tasuki::Schema;
 
 use super::{
-    Measure, Scenario,
+    Measure, Scenario, end_to_end,
     site::{ENTITLEMENT, HTTP_ONLY, Site},
 };
 use crate::{
+    broker,
     figures::{self, Metric, OURS, Side},
     store as databases,
 };
@@ -49,7 +50,7 @@ pub(super) async fn run(scenario: &mut Scenario<'_>, rows: u32) -> anyhow::Resul
     Ok(())
 }
 
-/// Grants and reads on one of the two databases.
+/// All that is measured without a history, on one of the two databases.
 async fn beside(
     scenario: &mut Scenario<'_>,
     side: Side,
@@ -61,11 +62,24 @@ async fn beside(
     let service = site.serve(ENTITLEMENT, &HTTP_ONLY).await?;
     for (measure, metric) in [
         (Measure::Grants, Metric::HistoryGrantPerSecond),
+        (Measure::Alone, Metric::HistoryGrantAloneP50Ms),
         (Measure::Reads, Metric::HistoryReadPerSecond),
     ] {
         databases::settle(&site.url).await?;
         let number = scenario.through_http(&service, measure, users).await?;
         scenario.runs.add(metric, side, who, number);
     }
-    service.stop().await
+    service.stop().await?;
+    // The other database's messages are on the broker, and these events are on none.
+    databases::run_file(&site.url, FORGET.to_owned()).await?;
+    broker::forget(&scenario.options.nats_url).await?;
+    let delivered = end_to_end::measure(scenario.options, site, users).await?;
+    for (metric, number) in [
+        (Metric::HistorySentPerSecond, delivered.sent_per_second),
+        (Metric::HistorySentP50Ms, delivered.p50_ms),
+        (Metric::HistorySentP99Ms, delivered.p99_ms),
+    ] {
+        scenario.runs.add(metric, side, who, number);
+    }
+    Ok(())
 }

@@ -74,7 +74,7 @@ pub(crate) struct Options {
     /// Grants per second for the time from grant to SENT.
     #[arg(long, default_value_t = 200)]
     rate: u32,
-    /// Also grants and reads beside so many entitlements and their audit; ten million, unless it
+    /// Also all of that beside so many entitlements and their audit; ten million, unless it
     /// says otherwise. A multiple of five.
     #[arg(long, num_args = 0..=1, default_missing_value = "10000000")]
     history: Option<u32>,
@@ -94,7 +94,7 @@ enum Measure {
     Reads,
     /// From the grant to the notification that is SENT.
     EndToEnd,
-    /// Grants and reads beside a history; needs `--history`.
+    /// All of that beside a history; needs `--history`.
     History,
     /// Memory under full load; needs `--soak`.
     Soak,

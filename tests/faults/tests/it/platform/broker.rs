@@ -12,7 +12,7 @@ async fn a_broker_that_dies_pauses_or_stays_away_delays_events_and_loses_none() 
     let platform = Platform::start("broker").await;
     let nodes = platform.pairs().await;
     let calling = platform.callers(&nodes).call();
-    for _ in 0..stretched(1, 4) {
+    for _ in 0..stretched(1, 2) {
         answered_more(&calling, 30).await;
         platform.stack.nats.kill().await.unwrap();
         platform.stack.nats.start().await.unwrap();

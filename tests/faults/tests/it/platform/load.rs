@@ -18,6 +18,9 @@ const SKUS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The pause before a request is repeated.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The pause between two requests of a caller: as many as go would leave nothing of a small
+/// machine for what is to be seen.
+const BREATH: Duration = Duration::from_millis(20);
 
 /// A request that was decided.
 #[derive(Clone, Debug)]
@@ -82,6 +85,8 @@ impl Callers {
             tasks.spawn(async move {
                 while !inner.stop.load(Ordering::Relaxed) {
                     inner.ask().await;
+                    // sleep: it is the pace of the load.
+                    tokio::time::sleep(BREATH).await;
                 }
             });
         }

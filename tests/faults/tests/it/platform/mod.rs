@@ -135,6 +135,8 @@ impl Platform {
         let mut child = Command::new(env!("CARGO_BIN_EXE_faults-service"))
             .arg(service)
             .args(arguments)
+            // It says how long the tests take, and is no setting.
+            .env_remove("TASUKI_FAULTS")
             .envs(self.settings.clone())
             .stdout(Stdio::piped())
             .stderr(File::create(&log).unwrap())
