@@ -18,6 +18,8 @@ use crate::platform::{self, Name, Platform};
 const BROKER: &str = "broker";
 /// The most that a list shows of each kind.
 const MOST: u32 = 200;
+/// Entries of the broker's list that are read at a time.
+const PAGE: u32 = 1000;
 
 pub(crate) async fn run(source: &Source, command: &Dlq, json: bool) -> anyhow::Result<ExitCode> {
     let platform = platform::of_running(source)?;
@@ -79,16 +81,24 @@ fn fits(dead: &Dead, entry: &SetAside) -> bool {
             .is_none_or(|part| error.contains(&part.to_lowercase()))
 }
 
-/// What an entry of the broker's list is called: stream and number.
-fn aside_id(entry: &SetAside) -> String {
-    format!("{}@{}", entry.stream, entry.stream_seq)
-}
-
-async fn set_aside(platform: &Platform, dead: &Dead) -> anyhow::Result<(Aside, Vec<SetAside>)> {
-    let aside = platform.aside().await?;
-    let mut entries = aside.list(true, 10_000).await?;
-    entries.retain(|entry| fits(dead, entry));
-    Ok((aside, entries))
+/// The entries of the broker's list that are `wanted`, the latest first; as many as there are, or
+/// `most`.
+async fn set_aside(
+    aside: &Aside,
+    open_only: bool,
+    most: usize,
+    wanted: impl Fn(&SetAside) -> bool,
+) -> anyhow::Result<Vec<SetAside>> {
+    let mut found = Vec::new();
+    let mut last: Option<SetAside> = None;
+    while found.len() < most {
+        let page = aside.page(open_only, last.as_ref(), PAGE).await?;
+        let Some(end) = page.last() else { break };
+        last = Some(end.clone());
+        found.extend(page.into_iter().filter(|entry| wanted(entry)));
+    }
+    found.truncate(most);
+    Ok(found)
 }
 
 async fn list(platform: &Platform, dead: &Dead, json: bool) -> anyhow::Result<ExitCode> {
@@ -107,8 +117,9 @@ async fn list(platform: &Platform, dead: &Dead, json: bool) -> anyhow::Result<Ex
         }
     }
     if means_broker(dead) {
-        let (_, entries) = set_aside(platform, dead).await?;
-        rows.extend(entries.iter().take(200).map(aside_json));
+        let (aside, most) = (platform.aside().await?, usize::try_from(MOST)?);
+        let entries = set_aside(&aside, true, most, |entry| fits(dead, entry)).await?;
+        rows.extend(entries.iter().map(aside_json));
     }
     if json {
         say_json(&rows)?;
@@ -152,7 +163,7 @@ fn letter_json(service: &str, letter: &Letter) -> Value {
 
 fn aside_json(entry: &SetAside) -> Value {
     json!({
-        "id": aside_id(entry), "service": "notification", "source": BROKER,
+        "id": entry.id(), "service": "notification", "source": BROKER,
         "source_id": entry.message_id, "queue": entry.consumer, "kind": entry.kind,
         "failed_at": time(entry.created_at), "attempts": entry.deliveries,
         "error": entry.reason, "redriven_at": entry.redriven_at.map(time),
@@ -166,11 +177,8 @@ async fn show(platform: &Platform, id: &str, json: bool) -> anyhow::Result<ExitC
         Ok(id) => show_letter(platform, id).await?,
         Err(_not_a_letter) => {
             let aside = platform.aside().await?;
-            let entries = aside.list(false, 10_000).await?;
-            entries
-                .iter()
-                .find(|entry| aside_id(entry) == id)
-                .map(aside_json)
+            let entries = set_aside(&aside, false, 1, |entry| entry.id() == id).await?;
+            entries.first().map(aside_json)
         }
     };
     let Some(shown) = shown else {
@@ -240,7 +248,7 @@ async fn act(
     let letters: Vec<LetterId> = which.ids.iter().filter_map(|id| id.parse().ok()).collect();
     let asides: Vec<&String> = which.ids.iter().filter(|id| id.contains('@')).collect();
     if letters.len() + asides.len() < which.ids.len() {
-        bail!("an id is a UUID, or stream@number: `tasuki dlq list` shows them");
+        bail!("an id is a UUID, or stream@number@creation: `tasuki dlq list` shows them");
     }
     if which.preview {
         return preview(platform, dead, which, json).await;
@@ -254,10 +262,10 @@ async fn act(
         act_on_letters(platform, dead, &filter, discard, &mut sum).await?;
     }
     if (which.all && means_broker(dead)) || !asides.is_empty() {
-        let (aside, mut entries) = set_aside(platform, dead).await?;
-        if !which.all {
-            entries.retain(|entry| asides.iter().any(|id| **id == aside_id(entry)));
-        }
+        let aside = platform.aside().await?;
+        let named = |entry: &SetAside| asides.contains(&&entry.id());
+        let wanted = |entry: &SetAside| fits(dead, entry) && (which.all || named(entry));
+        let entries = set_aside(&aside, true, usize::MAX, wanted).await?;
         for entry in &entries {
             act_on_aside(&aside, entry, discard, &mut sum).await?;
         }
@@ -312,7 +320,7 @@ async fn act_on_aside(
     discard: Option<&String>,
     sum: &mut Sum,
 ) -> anyhow::Result<()> {
-    let (id, actor) = (aside_id(entry), actor());
+    let (id, actor) = (entry.id(), actor());
     if let Some(reason) = discard {
         if aside.discard(entry, &actor, reason).await? {
             sum.done += 1;

@@ -1,26 +1,36 @@
 //! Which streams are taken in, and how their messages are read.
 
-use tasuki::inbox::Inbox;
+use std::sync::Arc;
 
-use crate::config::Source;
+use tasuki::Clock;
+use tasuki::inbox::Inbox;
+use tasuki::worker::Bell;
+use tasuki_service::service::Tables;
+
+use crate::config::{Notification, Source};
 use crate::events::{self, Reader};
 use crate::intake::Intake;
-use crate::workers::Shop;
 
-/// Every source with what takes in its events.
-pub(crate) fn intakes<'a>(shop: &Shop<'a>) -> Vec<(&'a Source, Intake)> {
+/// Every source with what takes in its events, and rings `bell` for them.
+pub(crate) fn intakes<'a>(
+    own: &'a Notification,
+    tables: &Tables,
+    clock: &Clock,
+    bell: &Bell,
+) -> Vec<(&'a Source, Intake)> {
     let sources: [(&Source, Reader); 2] = [
-        (&shop.own.nats, events::entitlement),
-        (&shop.own.matchmaking_nats, events::matchmaking),
+        (&own.nats, events::entitlement),
+        (&own.matchmaking_nats, events::matchmaking),
     ];
     let intake = |source: &Source, read| Intake {
         consumer: source.durable.clone(),
         read,
-        pool: shop.tables.database.workers.clone(),
-        inbox: Inbox::new(&shop.tables.schema),
-        default_channels: shop.own.delivery.default_channels.clone(),
-        clock: shop.clock.clone(),
-        bell: shop.deliveries.clone(),
+        pool: tables.database.workers.clone(),
+        inbox: Inbox::new(&tables.schema),
+        default_channels: own.delivery.default_channels.clone(),
+        clock: clock.clone(),
+        bell: bell.clone(),
+        stuck: Arc::default(),
     };
     sources
         .into_iter()

@@ -1,10 +1,14 @@
 //! The settings of notification. What each means and costs is written in `default.toml`.
 
+use std::fmt;
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 use tasuki::bus::{ConsumerSpec, StreamSpec};
+use tasuki::retry::{Backoff, Policy};
 use tasuki_contract::streams;
 use tasuki_service::config::{Leased, ServiceDatabase, ServiceServer};
 
@@ -28,6 +32,8 @@ pub struct Notification {
     pub delivery: Delivery,
     /// `[notification.webhook]`
     pub webhook: Webhook,
+    /// `[notification.live-stream]`
+    pub live_stream: LiveStream,
     /// `[notification.debug]`
     pub debug: Debug,
     /// `[notification.retention]`
@@ -39,14 +45,17 @@ pub struct Notification {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Source {
     pub enabled: bool,
+    #[serde(deserialize_with = "broker_name")]
     pub stream: String,
     pub subject: String,
+    #[serde(deserialize_with = "broker_name")]
     pub durable: String,
-    #[serde(with = "humantime_serde")]
+    #[serde(deserialize_with = "duplicate_window")]
     pub duplicate_window: Duration,
-    #[serde(with = "humantime_serde")]
+    #[serde(deserialize_with = "ack_wait")]
     pub ack_wait: Duration,
     pub max_deliver: NonZeroU32,
+    #[serde(deserialize_with = "batch_size")]
     pub batch_size: usize,
     pub advisory: Advisory,
     pub terminated_advisory: Advisory,
@@ -56,7 +65,9 @@ pub struct Source {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Advisory {
+    #[serde(deserialize_with = "broker_name")]
     pub stream: String,
+    #[serde(deserialize_with = "broker_name")]
     pub durable: String,
 }
 
@@ -90,7 +101,7 @@ impl Source {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Sweep {
-    #[serde(with = "humantime_serde")]
+    #[serde(deserialize_with = "sweep_interval")]
     pub interval: Duration,
 }
 
@@ -117,17 +128,50 @@ pub struct FailureInjection {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Webhook {
+    #[serde(deserialize_with = "places")]
     pub concurrency: usize,
+    #[serde(deserialize_with = "places")]
     pub endpoint_concurrency: usize,
-    #[serde(with = "humantime_serde")]
+    #[serde(deserialize_with = "webhook_timeout")]
     pub connect_timeout: Duration,
-    #[serde(with = "humantime_serde")]
+    #[serde(deserialize_with = "webhook_timeout")]
     pub timeout: Duration,
+    pub max_attempts: NonZeroU32,
+    #[serde(deserialize_with = "webhook_wait")]
+    pub backoff_base: Duration,
+    #[serde(deserialize_with = "webhook_wait")]
+    pub backoff_max: Duration,
+    #[serde(deserialize_with = "some")]
     pub circuit_failures: u32,
+    #[serde(with = "humantime_serde")]
+    pub disable_after: Duration,
+    #[serde(with = "humantime_serde")]
+    pub keep_for_disabled: Duration,
     pub allow_private_addresses: bool,
     #[serde(with = "humantime_serde")]
     pub rotation_overlap: Duration,
+    #[serde(deserialize_with = "some")]
     pub endpoints_per_user: u32,
+}
+
+impl Webhook {
+    /// How often, and how long apart, an attempt that fails is repeated.
+    pub(crate) fn policy(&self) -> Policy {
+        let backoff = Backoff::exponential(self.backoff_base, self.backoff_max).jitter(0.8, 1.2);
+        Policy::new(self.max_attempts.get(), backoff)
+    }
+}
+
+/// `[notification.live-stream]`
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct LiveStream {
+    #[serde(deserialize_with = "lifetime")]
+    pub lifetime: Duration,
+    #[serde(deserialize_with = "stream_limit")]
+    pub per_user: usize,
+    #[serde(deserialize_with = "stream_limit")]
+    pub per_process: usize,
 }
 
 /// `[notification.debug]`
@@ -154,7 +198,152 @@ pub enum DebugInbox {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Retention {
     pub enabled: bool,
-    pub retention_days: u32,
-    #[serde(with = "humantime_serde")]
+    #[serde(deserialize_with = "retention_days")]
+    pub retention_days: u16,
+    #[serde(deserialize_with = "cleanup_interval")]
     pub cleanup_interval: Duration,
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(60 * 60);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+fn within<T: PartialOrd + fmt::Debug, E: Error>(
+    value: T,
+    range: &RangeInclusive<T>,
+) -> Result<T, E> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    let (least, most) = (range.start(), range.end());
+    Err(E::custom(format!(
+        "{value:?} is not from {least:?} to {most:?}"
+    )))
+}
+
+fn time_within<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    range: &RangeInclusive<Duration>,
+) -> Result<Duration, D::Error> {
+    within(humantime_serde::deserialize(deserializer)?, range)
+}
+
+/// What the broker takes as the name of a stream or a consumer.
+fn broker_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let is_bad = |c: char| c.is_whitespace() || c.is_control() || ".*>/\\".contains(c);
+    if (1..=255).contains(&name.len()) && !name.contains(is_bad) {
+        return Ok(name);
+    }
+    let problem = format!("{name:?} is not a name of 1 to 255 bytes without spaces and . * > / \\");
+    Err(D::Error::custom(problem))
+}
+
+fn duplicate_window<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    time_within(deserializer, &(SECOND..=DAY))
+}
+
+/// Shorter ones would be over before a busy database has answered.
+fn ack_wait<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    time_within(deserializer, &(SECOND..=HOUR))
+}
+
+fn batch_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    within(usize::deserialize(deserializer)?, &(1..=1000))
+}
+
+fn sweep_interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    time_within(deserializer, &(Duration::from_millis(100)..=HOUR))
+}
+
+fn places<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    within(usize::deserialize(deserializer)?, &(1..=10_000))
+}
+
+fn webhook_timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    time_within(deserializer, &(Duration::from_millis(100)..=HOUR))
+}
+
+fn webhook_wait<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    time_within(deserializer, &(Duration::from_millis(1)..=DAY))
+}
+
+fn some<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    within(u32::deserialize(deserializer)?, &(1..=1_000_000))
+}
+
+fn lifetime<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    time_within(deserializer, &(SECOND..=DAY))
+}
+
+fn stream_limit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    within(usize::deserialize(deserializer)?, &(1..=1_000_000))
+}
+
+/// A stream keeps messages for seven days. One that comes again after its event was forgotten
+/// would be told twice.
+fn retention_days<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
+    within(u16::deserialize(deserializer)?, &(8..=3650))
+}
+
+fn cleanup_interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    time_within(deserializer, &(SECOND..=DAY))
+}
+
+#[cfg(test)]
+mod tests {
+    use tasuki_service::Config;
+    use toml::Value;
+
+    use super::*;
+    use crate::DEFAULTS;
+
+    fn read(key: &str, value: impl Into<Value>) -> Result<Notification, String> {
+        let config = Config::defaults(&[DEFAULTS]).and_then(|it| it.with_value(key, value));
+        let section = config.and_then(|config| config.section("notification"));
+        section.map_err(|error| error.to_string())
+    }
+
+    #[track_caller]
+    fn is_refused(key: &str, value: impl Into<Value>, words: &str) {
+        let key = format!("notification.{key}");
+        let refused = read(&key, value).unwrap_err();
+        assert!(
+            refused.contains(&key) && refused.contains(words),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn what_would_tell_an_event_twice_or_never_work_is_refused_with_key_value_and_range() {
+        is_refused("retention.retention-days", 7, "7 is not from 8 to 3650");
+        is_refused("retention.retention-days", 4000, "4000 is not from 8");
+        is_refused("retention.cleanup-interval", "0s", "0ns is not from 1s");
+        is_refused("nats.ack-wait", "10ms", "10ms is not from 1s to 3600s");
+        is_refused("nats.duplicate-window", "0s", "0ns is not from 1s");
+        is_refused("nats.batch-size", 0, "0 is not from 1 to 1000");
+        is_refused("nats.max-deliver", 0, "");
+        is_refused("nats.durable", "", "is not a name");
+        is_refused("matchmaking-nats.stream", "a.b", "\"a.b\" is not a name");
+        is_refused("nats.advisory.stream", "a b", "\"a b\" is not a name");
+        is_refused("sweep.interval", "1ms", "1ms is not from 100ms to 3600s");
+        is_refused("webhook.concurrency", 0, "0 is not from 1 to 10000");
+        is_refused("webhook.timeout", "0s", "0ns is not from 100ms to 3600s");
+        is_refused("webhook.circuit-failures", 0, "0 is not from 1");
+        is_refused("live-stream.lifetime", "2d", "is not from 1s to 86400s");
+        is_refused("live-stream.per-user", 0, "0 is not from 1");
+        is_refused("live-stream.per-process", 0, "0 is not from 1");
+        assert!(read("notification.retention.retention-days", 8).is_ok());
+    }
+
+    #[test]
+    fn an_endpoint_may_be_down_for_most_of_a_day_before_a_message_to_it_is_dead() {
+        let webhook = read("notification.retention.retention-days", 30)
+            .unwrap()
+            .webhook;
+        let least = Backoff::exponential(webhook.backoff_base, webhook.backoff_max);
+        let waits = 1..webhook.max_attempts.get();
+        let least: Duration = waits.map(|attempt| least.delay(attempt, 0.0)).sum();
+        assert!(least > Duration::from_secs(20 * 3600), "{least:?}");
+    }
 }

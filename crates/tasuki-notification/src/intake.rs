@@ -2,8 +2,11 @@
 //!
 //! One transaction for a whole batch: the ids of its events into the inbox, the notifications of
 //! the new ones beside them. Only after the commit is anything acknowledged. A batch that fails is
-//! taken apart, so that one bad message can't hold up the others; unless the database is away,
-//! which is nobody's fault.
+//! taken apart, so that one bad message can't hold up the others; unless the database is away or
+//! takes nothing, which is nobody's fault. Then no other message is asked for until an event that
+//! failed goes in: a database that merely answers may be a standby, or have a full disk.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sqlx::{PgConnection, PgPool};
 use tasuki::bus::{Delivery, Handler, Verdict};
@@ -25,6 +28,8 @@ const POISON_TOTAL: &str = "tasuki_notification_poison_total";
 /// Why events were not taken in.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failed {
+    #[error("no transaction could be begun")]
+    Begin(#[source] sqlx::Error),
     #[error("the inbox could not be written")]
     Inbox(#[from] inbox::Error),
     #[error("notifications could not be written")]
@@ -34,6 +39,8 @@ pub(crate) enum Failed {
 impl Failed {
     fn is_away(&self) -> bool {
         match self {
+            // Nothing was said of any event yet. A standby refuses already here.
+            Self::Begin(_) => true,
             Self::Inbox(inbox::Error::Store(error)) | Self::Store(error) => {
                 database::is_away(error)
             }
@@ -53,6 +60,8 @@ pub(crate) struct Intake {
     pub(crate) clock: Clock,
     /// Rung when there is something to deliver.
     pub(crate) bell: Bell,
+    /// An event that did not go in because the database was away, until something does.
+    pub(crate) stuck: Arc<Mutex<Option<Incoming>>>,
 }
 
 impl Intake {
@@ -63,7 +72,19 @@ impl Intake {
 
     /// Takes in events in one transaction of its own.
     async fn take_all(&self, events: &[&Incoming]) -> Result<(), Failed> {
-        let mut tx = begin(&self.pool).await?;
+        let taken = self.commit(events).await;
+        let is_away = taken.as_ref().is_err_and(Failed::is_away);
+        let stuck = events.first().filter(|_| is_away);
+        *self.stuck() = stuck.map(|event| (*event).clone());
+        taken
+    }
+
+    fn stuck(&self) -> MutexGuard<'_, Option<Incoming>> {
+        self.stuck.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn commit(&self, events: &[&Incoming]) -> Result<(), Failed> {
+        let mut tx = begin(&self.pool).await.map_err(Failed::Begin)?;
         self.take(&mut tx, events).await?;
         crash_point("notification.before_commit");
         tx.commit().await?;
@@ -185,7 +206,29 @@ impl Handler for Intake {
     }
 
     async fn ready(&self) -> Result<(), Error> {
-        let mut connection = self.pool.acquire().await?;
-        Ok(store::ping(&mut connection).await?)
+        let stuck = self.stuck().clone();
+        let Some(event) = stuck else {
+            let mut connection = self.pool.acquire().await?;
+            return Ok(store::ping(&mut connection).await?);
+        };
+        match self.take_all(&[&event]).await {
+            Err(error) if error.is_away() => Err(error.into()),
+            // Its message comes again, and the inbox knows it; also a refusal is an answer.
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_before_any_event_is_named_is_not_the_fault_of_one() {
+        // A standby answers every ping, and says at the beginning of a transaction that it takes
+        // nothing: with the code of a feature that is not supported.
+        let refused = || sqlx::Error::Protocol("cannot set transaction read-write mode".to_owned());
+        assert!(Failed::Begin(refused()).is_away());
+        assert!(!Failed::Store(refused()).is_away());
     }
 }

@@ -18,30 +18,30 @@ mod events;
 mod http;
 mod intake;
 mod live;
+mod lost;
 mod redrive;
+mod retention;
 mod store;
 mod sweep;
 pub mod verify;
+mod watch;
 mod webhook;
 mod workers;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tasuki::Clock;
-use tasuki::bus::{ConsumerSpec, NatsBus, StreamError, Subscriber};
+use tasuki::bus::NatsBus;
 use tasuki::dlq::Letters;
 use tasuki::worker::Bell;
 use tasuki_service::config::{Common, Error as ConfigError, Mode};
-use tasuki_service::http::Check;
-use tasuki_service::nats::Nats;
+use tasuki_service::nats::{Nats, consumer_check};
 use tasuki_service::service::{Own, Tables};
 use tasuki_service::{Config, Service};
 
 pub use config::{DebugInbox, Notification};
 pub use domain::Channel;
 pub use redrive::{Aside, Redriven, SetAside};
-use tokio::time::timeout;
 use webhook::address::Guard;
 use webhook::send::{Sender, Timeouts};
 use workers::Shop;
@@ -50,8 +50,6 @@ use workers::Shop;
 pub const NAME: &str = "notification";
 /// Its section of the configuration, with the defaults.
 pub const DEFAULTS: &str = include_str!("default.toml");
-/// How long the broker may take to say how a consumer is, before it counts as away.
-const BROKER_LIMIT: Duration = Duration::from_secs(1);
 /// What API keys can be allowed to do here.
 pub const SCOPES: [&str; 2] = ["notification:read", "notification:write"];
 
@@ -104,13 +102,14 @@ pub async fn service(
         total: own.webhook.timeout,
     };
     let sender = Sender::new(guard, timeouts);
-    let sender = sender.map_err(|error| invalid("notification.webhook", &error))?;
+    let sender = sender.map_err(|error| ConfigError::invalid("notification.webhook", &error))?;
     let (deliveries, inboxes) = (Bell::new(), Bell::new());
-    let followed = live::Followed::default();
+    let followed = live::Followed::new(own.live_stream);
     let app = http::App {
         pool: tables.database.requests.clone(),
         clock: clock.clone(),
         followed: followed.clone(),
+        stream_lifetime: own.live_stream.lifetime,
         guard,
         sender: sender.clone(),
         deliveries: deliveries.clone(),
@@ -137,12 +136,13 @@ pub async fn service(
     let mut service = Service::new(tables.clone(), about, own.server);
     for source in [&own.nats, &own.matchmaking_nats] {
         if source.enabled {
-            service = service.needs(settings_of(&bus, source.spec(common.nats.replicas)));
+            let spec = source.spec(common.nats.replicas);
+            service = service.needs(consumer_check(&bus, &spec));
         }
     }
     let service = service.routes(http::routes(app, debug_inbox));
     let staffed = shop.staff(service);
-    staffed.map_err(|error| invalid("notification.retention", &error))
+    staffed.map_err(|error| ConfigError::invalid("notification.retention", &error))
 }
 
 /// The messages that were set aside, for an operator.
@@ -156,27 +156,7 @@ pub async fn aside(
     clock: &Clock,
 ) -> Result<Aside, ConfigError> {
     let bus = bus(common).await?;
-    let sender = Sender::new(
-        Guard::default(),
-        Timeouts {
-            connect: own.webhook.connect_timeout,
-            total: own.webhook.timeout,
-        },
-    );
-    let sender = sender.map_err(|error| invalid("notification.webhook", &error))?;
-    let (bell, followed) = (Bell::new(), live::Followed::default());
-    let shop = Shop {
-        own,
-        tables,
-        bus: &bus,
-        sender: &sender,
-        followed: &followed,
-        deliveries: &bell,
-        inboxes: &bell,
-        clock,
-        replicas: common.nats.replicas,
-    };
-    let intakes = broker::intakes(&shop).into_iter();
+    let intakes = broker::intakes(own, tables, clock, &Bell::new()).into_iter();
     Ok(Aside {
         pool: tables.database.workers.clone(),
         intakes: intakes.map(|(_, intake)| intake).collect(),
@@ -190,41 +170,14 @@ pub fn letters(tables: &Tables) -> Letters {
     workers::letters(&tables.schema)
 }
 
-/// Not ready while a stream or a consumer has other settings than ours: nothing is taken in then. A
-/// broker that is away is no reason: messages wait there.
-fn settings_of(bus: &Arc<NatsBus>, spec: ConsumerSpec) -> Check {
-    let bus = Arc::clone(bus);
-    Check::new("consumer", move || {
-        let (bus, spec) = (Arc::clone(&bus), spec.clone());
-        async move {
-            match timeout(BROKER_LIMIT, bus.subscribe(&spec)).await {
-                Ok(Err(error @ StreamError::Mismatch { .. })) => Err(error.to_string()),
-                _ => Ok(()),
-            }
-        }
-    })
-}
-
 async fn bus(common: &Common) -> Result<Arc<NatsBus>, ConfigError> {
     let client = Nats::new(&common.nats)?
         .connect("tasuki-notification")
         .await;
-    let client = client.map_err(|error| invalid("nats.url", &error))?;
+    let client = client.map_err(|error| ConfigError::invalid("nats.url", &error))?;
     Ok(Arc::new(NatsBus::new(client)))
 }
 
 fn unsafe_here(key: &str) -> ConfigError {
-    ConfigError::Invalid {
-        key: key.to_owned(),
-        origin: "the configuration".to_owned(),
-        reason: "it is only safe in development".to_owned(),
-    }
-}
-
-fn invalid(key: &str, error: &dyn std::error::Error) -> ConfigError {
-    ConfigError::Invalid {
-        key: key.to_owned(),
-        origin: "the configuration".to_owned(),
-        reason: error.to_string(),
-    }
+    ConfigError::invalid(key, &"it is only safe in development")
 }

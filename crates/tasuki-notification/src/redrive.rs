@@ -14,7 +14,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::intake::Intake;
-use crate::store::broker::{self, End};
+use crate::store::broker::{self, After, End};
 
 /// An entry of the list of messages that were set aside.
 #[derive(Clone, Debug)]
@@ -22,7 +22,8 @@ use crate::store::broker::{self, End};
 pub struct SetAside {
     /// The stream.
     pub stream: String,
-    /// When that stream was created.
+    /// When that stream was created; where we learned of the message only after the stream was
+    /// gone, when the broker gave it up.
     pub stream_created_at: OffsetDateTime,
     /// The message's number in it.
     pub stream_seq: i64,
@@ -44,6 +45,16 @@ pub struct SetAside {
     pub discarded_at: Option<OffsetDateTime>,
     /// What went wrong at the last redrive.
     pub last_error: Option<String>,
+}
+
+impl SetAside {
+    /// What no other entry is called: stream, number, and when the stream was created, in
+    /// microseconds since 1970.
+    #[must_use]
+    pub fn id(&self) -> String {
+        let created = self.stream_created_at.unix_timestamp_nanos() / 1000;
+        format!("{}@{}@{created}", self.stream, self.stream_seq)
+    }
 }
 
 /// What became of an entry.
@@ -72,8 +83,27 @@ impl Aside {
     /// # Errors
     /// When the database can't be asked.
     pub async fn list(&self, open_only: bool, limit: u32) -> sqlx::Result<Vec<SetAside>> {
+        self.page(open_only, None, limit).await
+    }
+
+    /// The same, beginning after an entry of the page before.
+    ///
+    /// # Errors
+    /// When the database can't be asked.
+    pub async fn page(
+        &self,
+        open_only: bool,
+        after: Option<&SetAside>,
+        limit: u32,
+    ) -> sqlx::Result<Vec<SetAside>> {
+        let after = after.map(|entry| After {
+            created_at: entry.created_at,
+            stream: &entry.stream,
+            stream_created_at: entry.stream_created_at,
+            stream_seq: entry.stream_seq,
+        });
         let mut connection = self.pool.acquire().await?;
-        let entries = broker::list(&mut connection, open_only, limit.into()).await?;
+        let entries = broker::list(&mut connection, open_only, after, limit.into()).await?;
         Ok(entries.into_iter().map(SetAside::from).collect())
     }
 
@@ -131,6 +161,9 @@ impl Aside {
         let Some(message) = self.bus.message_at(&entry.stream, sequence).await? else {
             return failed("the stream has it no longer");
         };
+        if message.id != entry.message_id {
+            return failed("the broker has lost it and given its number to another message");
+        }
         match intake.parse(&message.payload, message.header("traceparent")) {
             Ok(event) => {
                 intake.take(tx, &[&event]).await?;

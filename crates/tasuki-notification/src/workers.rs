@@ -8,10 +8,10 @@ use tasuki::admin::Gauges;
 use tasuki::bus::{Consumer, ConsumerSpec, NatsBus};
 use tasuki::dlq::Letters;
 use tasuki::inbox::Inbox;
-use tasuki::lease::{Leases, Owner, Route, Runner, Settings, Unit};
+use tasuki::lease::{Leases, Owner, Route, Runner, Settings, Unit, Watermark};
 use tasuki::retry::Backoff;
-use tasuki::upkeep::{self, Expiring, Partitioned, Upkeep};
-use tasuki::worker::{Bell, Error, Listener, Ringer, Tick, Worker};
+use tasuki::upkeep::{self, Partitioned, Upkeep};
+use tasuki::worker::{Bell, Listener, Ringer, Worker};
 use tasuki::{Clock, Schema};
 use tasuki_service::Service;
 use tasuki_service::service::Tables;
@@ -23,19 +23,22 @@ use crate::config::{Notification, Source};
 use crate::delivery::{Inside, Outside};
 use crate::intake::Intake;
 use crate::live::{Followed, Heads};
-use crate::store::{self, delivery};
+use crate::retention::Retention;
+use crate::store::delivery;
+use crate::store::webhooks::owed;
+use crate::store::webhooks::trouble::Limits;
 use crate::sweep::Sweep;
-use crate::webhook::circuit::{Circuits, Limits};
+use crate::watch::Watch;
 use crate::webhook::send::Sender;
 use crate::{NAME, broker};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// For how long an endpoint in trouble is left alone the first time, and at the most.
+const HOLD: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5 * 60));
 /// Batches of deliveries in flight at a time.
 const IN_FLIGHT: usize = 2;
-/// Notifications that wait for longer than they are kept. Alert `notification-stuck`: above 0.
-const STUCK: &str = "tasuki_notification_stuck_rows";
-/// Messages that were set aside, and are open. Alert `broker-dlq`: above 0.
-const ASIDE_OPEN: &str = "tasuki_notification_aside_open_rows";
+/// How often upkeep looks at the clock, at the least.
+const UPKEEP: Duration = Duration::from_secs(60);
 
 /// Everything that workers share.
 pub(crate) struct Shop<'a> {
@@ -53,7 +56,8 @@ pub(crate) struct Shop<'a> {
 impl Shop<'_> {
     /// Adds all of them to `service`.
     pub(crate) fn staff(&self, mut service: Service) -> Result<Service, upkeep::Error> {
-        for (source, intake) in broker::intakes(self) {
+        let intakes = broker::intakes(self.own, self.tables, self.clock, self.deliveries);
+        for (source, intake) in intakes {
             if source.enabled {
                 service = self.consume(service, source, intake);
             }
@@ -61,8 +65,11 @@ impl Shop<'_> {
         if self.own.delivery.enabled {
             service = self.deliver(service);
         }
-        service = service.worker(self.upkeep()?).worker(self.watch());
         let pool = self.tables.database.workers.clone();
+        service = service
+            .worker(self.upkeep()?)
+            .worker(Retention::new(pool.clone(), &self.own.retention))
+            .worker(Watch { pool: pool.clone() });
         let letters = letters(&self.tables.schema);
         let name = format!("{NAME}.gauges");
         let gauges = Gauges::new(
@@ -80,6 +87,7 @@ impl Shop<'_> {
         let pool = self.tables.database.workers.clone();
         let spec = source.spec(self.replicas);
         let name = |what: &str| format!("{NAME}.{}-{what}", source.durable);
+        let read = intake.read;
         let consumer = Consumer::new(
             name("intake"),
             self.bus.as_ref().clone(),
@@ -103,6 +111,7 @@ impl Shop<'_> {
             bus: Arc::clone(self.bus),
             pool,
             inbox: Inbox::new(&self.tables.schema),
+            read,
             every: self.own.sweep.interval,
             before: Mutex::new(None),
         })
@@ -122,23 +131,28 @@ impl Shop<'_> {
         let injection = self.own.delivery.failure_injection.clone();
         let inside = Inside {
             leases: Leases::new(schema, &delivery::INSIDE),
-            policy: policy.clone(),
+            watermark: Watermark::new(1),
+            policy,
             injection: injection.clone(),
             clock: self.clock.clone(),
             inboxes: self.inboxes.clone(),
         };
         let webhook = &self.own.webhook;
         let outside = Outside {
-            leases: Leases::new(schema, &delivery::WEBHOOK),
-            policy,
+            leases: Leases::new(schema, &owed::OWED),
+            policy: webhook.policy(),
             injection,
             pool: self.tables.database.workers.clone(),
             sender: self.sender.clone(),
-            circuits: Circuits::new(Limits {
-                concurrent: webhook.endpoint_concurrency,
-                failures: webhook.circuit_failures,
-                ..Limits::default()
-            }),
+            places: webhook.endpoint_concurrency,
+            keep: webhook.keep_for_disabled,
+            limits: Limits {
+                failures: i32::try_from(webhook.circuit_failures).unwrap_or(i32::MAX),
+                first_hold: HOLD.0,
+                longest_hold: HOLD.1,
+                disable_after: webhook.disable_after,
+            },
+            round: std::sync::Mutex::default(),
             clock: self.clock.clone(),
         };
         let inside = Runner::new(inside, self.lease(Unit::Batch, IN_FLIGHT));
@@ -201,7 +215,7 @@ impl Shop<'_> {
 
     fn upkeep(&self) -> Result<Upkeep, upkeep::Error> {
         let retention = &self.own.retention;
-        let keep = DAY * retention.retention_days;
+        let keep = DAY * u32::from(retention.retention_days);
         let pool = self.tables.database.workers.clone();
         Ok(Upkeep::new(pool, &self.tables.schema)
             .partitioned(
@@ -209,22 +223,9 @@ impl Shop<'_> {
             )?
             .partitioned(Partitioned::by_time("notifications_sent", "created_at").keep(keep))?
             .partitioned(Partitioned::by_time("webhook_attempts", "attempted_at").keep(keep))?
-            // Dead ones only: what waits is never removed, however old it is.
-            .expiring(
-                Expiring::new("notifications_live", "created_at")
-                    .keep(keep)
-                    .only("next_retry_at = 'infinity' AND status = 'FAILED'"),
-            )?
+            .poll_every(UPKEEP.min(retention.cleanup_interval))
             // Partitions are made whatever is kept: without them everything piles up in one.
             .clean_every(retention.enabled.then_some(retention.cleanup_interval)))
-    }
-
-    fn watch(&self) -> Watch {
-        Watch {
-            pool: self.tables.database.workers.clone(),
-            keep: DAY * self.own.retention.retention_days,
-            clock: self.clock.clone(),
-        }
     }
 }
 
@@ -239,39 +240,6 @@ pub(crate) fn backoff() -> Backoff {
     Backoff::exponential(Duration::from_secs(1), quarter)
         .factor(4.0)
         .jitter(1.0, 1.2)
-}
-
-/// Notices what waits for longer than it is kept, and what was set aside.
-struct Watch {
-    pool: sqlx::PgPool,
-    keep: Duration,
-    clock: Clock,
-}
-
-impl Worker for Watch {
-    fn name(&self) -> &str {
-        "notification.watch"
-    }
-
-    fn poll_interval(&self) -> Duration {
-        Duration::from_secs(60)
-    }
-
-    async fn tick(&self) -> Result<Tick, Error> {
-        let mut connection = self.pool.acquire().await?;
-        let stuck = store::stuck(&mut connection, self.clock.now() - self.keep).await?;
-        let aside = store::broker::open(&mut connection).await?;
-        let number = |count: i64| u32::try_from(count).map_or(f64::from(u32::MAX), f64::from);
-        metrics::gauge!(STUCK).set(number(stuck));
-        metrics::gauge!(ASIDE_OPEN).set(number(aside));
-        if stuck > 0 {
-            tracing::error!(
-                notifications = stuck,
-                "notifications wait for longer than they are kept"
-            );
-        }
-        Ok(Tick::Idle)
-    }
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use sqlx::PgConnection;
 use tasuki::Clock;
-use tasuki::lease::{Claim, Claimed, Fence, Leases, Outcome, Work};
+use tasuki::lease::{Claim, Claimed, Fence, Leases, Look, Outcome, Watermark, Work};
 use tasuki::retry::{Policy, Verdict};
 use tasuki::testing::crash_point;
 use tasuki::worker::Bell;
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{DELAY, DELIVERIES_TOTAL, failed, is_injected};
@@ -17,6 +18,8 @@ use crate::store::delivery::{self, Row};
 #[derive(Debug)]
 pub(crate) struct Inside {
     pub(crate) leases: Leases,
+    /// Of one lane: everything is due in one order.
+    pub(crate) watermark: Watermark,
     pub(crate) policy: Policy,
     pub(crate) injection: FailureInjection,
     pub(crate) clock: Clock,
@@ -79,7 +82,34 @@ impl Work for Inside {
         connection: &mut PgConnection,
         claim: &Claim<'_>,
     ) -> sqlx::Result<Vec<Claimed<Row>>> {
-        self.leases.claim(connection, claim, |_| Ok(())).await
+        let start = self.watermark.start();
+        let from = start.from.first().copied().flatten();
+        let (rows, now) = delivery::claim_inside(&self.leases, connection, claim, from).await?;
+        let full = rows.len() >= claim.limit;
+        let due = rows.iter().map(|claimed| (0, claimed.row.next_retry_at));
+        self.watermark.reached(&start, full, due);
+        if let (false, Some(now)) = (full, now) {
+            self.watermark.all_before(&start, now);
+        }
+        Ok(rows)
+    }
+
+    fn watermark(&self) -> Option<&Watermark> {
+        Some(&self.watermark)
+    }
+
+    async fn look(
+        &self,
+        connection: &mut PgConnection,
+        look: &Look,
+    ) -> sqlx::Result<Vec<(usize, OffsetDateTime)>> {
+        let until = look.until.first().copied().flatten();
+        let first = delivery::first_inside(connection, until).await?;
+        Ok(first.map(|due| (0, due)).into_iter().collect())
+    }
+
+    fn expects_more(&self, rows: &[Claimed<Row>], limit: usize) -> bool {
+        rows.len() >= limit || self.watermark.owes_a_claim()
     }
 
     async fn run(&self, unit: Vec<Claimed<Row>>) -> Vec<(Fence, Outcome<Channel>)> {

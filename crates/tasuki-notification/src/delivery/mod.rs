@@ -6,6 +6,8 @@
 mod inside;
 mod outside;
 
+use std::iter::once;
+
 use tasuki::Clock;
 use tasuki::lease::Outcome;
 use tasuki::retry::{Next, Policy, Verdict};
@@ -20,7 +22,7 @@ use crate::store::webhooks::{self, Door};
 use crate::webhook::send;
 use crate::webhook::sign::Secret;
 
-/// Deliveries by channel and result (`sent`, `retry_scheduled`, `failed`).
+/// Deliveries by channel and result (`sent`, `retry_scheduled`, `failed`, `withdrawn`).
 const DELIVERIES_TOTAL: &str = "tasuki_notification_deliveries_total";
 /// Time from the event to its delivery, by channel.
 const DELAY: &str = "tasuki_notification_delivery_delay_seconds";
@@ -53,11 +55,10 @@ pub(crate) fn message_id(notification: Uuid) -> String {
     format!("msg_{}", notification.simple())
 }
 
-/// What signs a message to a webhook: the new secret, and the old one while it counts.
+/// What signs a message to a webhook: the new secret, and the old ones while they count.
 pub(crate) fn secrets(door: &Door) -> Vec<Secret> {
-    let both = [Some(&door.secret), door.previous_secret.as_ref()];
-    let both = both.into_iter().flatten();
-    both.filter_map(|it| it.parse().ok()).collect()
+    let all = once(&door.secret).chain(&door.previous);
+    all.filter_map(|it| it.parse().ok()).collect()
 }
 
 /// How an attempt went, for the list that people see.

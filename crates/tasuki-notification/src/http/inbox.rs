@@ -67,7 +67,7 @@ pub(super) async fn list(
             PAGE.1
         )));
     }
-    let below = query.cursor.map(|text| text.parse()).transpose();
+    let below = query.cursor.map_or(Ok(i64::MAX), |text| text.parse());
     let below = below.map_err(|_error: std::num::ParseIntError| {
         ApiError::bad_request("cursor is not a next_cursor of this list")
     })?;
@@ -75,7 +75,10 @@ pub(super) async fn list(
         let mut connection = app.pool.acquire().await?;
         let (last, unread) = inbox::summary(&mut connection, user.as_str(), MOST_UNREAD).await?;
         let more = i64::from(limit) + 1;
-        let page = inbox::page(&mut connection, user.as_str(), below, query.unread, more).await?;
+        let page = match query.unread {
+            true => inbox::unread(&mut connection, user.as_str(), below, more).await?,
+            false => inbox::page(&mut connection, user.as_str(), below, more).await?,
+        };
         Ok((last, unread, page))
     };
     let (last_sequence, unread_count, mut page) = read

@@ -27,6 +27,7 @@ pub(crate) struct App {
     pub(crate) pool: PgPool,
     pub(crate) clock: Clock,
     pub(crate) followed: Followed,
+    pub(crate) stream_lifetime: Duration,
     pub(crate) guard: Guard,
     pub(crate) sender: Sender,
     pub(crate) deliveries: Bell,

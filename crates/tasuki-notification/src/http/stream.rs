@@ -3,6 +3,9 @@
 //! Every event's id is its number in the inbox. A client that comes back with `Last-Event-ID` gets
 //! what it missed, then what is new: both are read from the database by number, so there is no
 //! moment between the two. Without it, it gets what is new from now on.
+//!
+//! A stream does not live for ever: its client comes back, shows its credential again, and may come
+//! to another process.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -12,9 +15,10 @@ use axum::extract::State;
 use axum::response::Sse;
 use axum::response::sse::{Event, KeepAlive};
 use futures_util::stream::{self, Stream, StreamExt};
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use sqlx::PgPool;
-use tasuki_contract::error::ErrorBody;
+use tasuki::retry::Backoff;
+use tasuki_contract::error::{ErrorBody, TOO_MANY_REQUESTS};
 use tasuki_service::auth::Permitted;
 use tasuki_service::http::{ApiError, Path};
 use tasuki_service::shutdown::Phases;
@@ -22,15 +26,21 @@ use tasuki_service::shutdown::Phases;
 use super::access::Read;
 use super::inbox::shown;
 use super::{App, user_of};
-use crate::live::Follower;
+use crate::live::{Follower, Full};
 use crate::store::inbox::{self, Entry};
 
 /// How many are read at a time.
 const PAGE: i64 = 100;
 /// How often a quiet connection says that it lives, and looks by itself.
 const QUIET: Duration = Duration::from_secs(15);
-/// How soon to try again when the database is away.
+/// How soon to try again when the database is away; and how soon a client may, when its stream has
+/// ended.
 const RETRY: Duration = Duration::from_secs(1);
+/// How soon to ask again for a stream when there are too many.
+const FULL: Duration = Duration::from_secs(10);
+/// A stream lives for this share of the longest life, at the least: those that began together, after
+/// a deployment say, do not all come back together.
+const SHORTEST: f64 = 0.8;
 
 /// What comes into an inbox, as it comes.
 #[utoipa::path(
@@ -47,7 +57,8 @@ const RETRY: Duration = Duration::from_secs(1);
         (status = 400, description = "`BAD_REQUEST`", body = ErrorBody),
         (status = 401, description = "`UNAUTHORIZED`", body = ErrorBody),
         (status = 403, description = "`FORBIDDEN`", body = ErrorBody),
-        (status = 503, description = "`UNAVAILABLE`", body = ErrorBody),
+        (status = 429, description = "`TOO_MANY_REQUESTS`: the user has too many streams open, see `Retry-After`", body = ErrorBody),
+        (status = 503, description = "`UNAVAILABLE`: also when this process has too many streams open", body = ErrorBody),
     )
 )]
 pub(super) async fn follow(
@@ -59,6 +70,7 @@ pub(super) async fn follow(
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
     permitted.owns(&user)?;
     let user = user_of(user)?.to_string();
+    let follower = app.followed.follow(&user).map_err(refused)?;
     let after = match headers.get("last-event-id") {
         Some(text) => {
             let number = text.to_str().ok().and_then(|text| text.trim().parse().ok());
@@ -71,20 +83,39 @@ pub(super) async fn follow(
             .map_err(|error| ApiError::database(&error))?,
     };
     // Also a client that has not had anything yet knows from where to go on.
-    let first = Event::default().id(after.to_string());
+    let first = Event::default().id(after.to_string()).retry(RETRY);
     let first = stream::once(std::future::ready(Ok(first)));
     let reader = Reader {
         pool: app.pool,
-        follower: app.followed.follow(&user),
+        follower,
         user,
         after,
     };
-    // A stop ends it, so that the client goes on elsewhere from where it was.
-    let ended = async move { phases.draining().await };
+    let lifetime = Backoff::exponential(app.stream_lifetime, app.stream_lifetime)
+        .jitter(SHORTEST, 1.0)
+        .pick(1);
+    // A stop ends it, too, so that the client goes on elsewhere from where it was.
+    let ended = async move {
+        tokio::select! {
+            () = phases.draining() => {}
+            () = tokio::time::sleep(lifetime) => {}
+        }
+    };
     let events = first
         .chain(stream::unfold(reader, Reader::next).flat_map(stream::iter))
         .take_until(Box::pin(ended));
     Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(QUIET)))
+}
+
+fn refused(full: Full) -> ApiError {
+    match full {
+        Full::User => {
+            let message = "this user has too many streams open, close one or come back later";
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, TOO_MANY_REQUESTS, message)
+        }
+        Full::Process => ApiError::unavailable("too many streams are open here, come back later"),
+    }
+    .retry_after(FULL)
 }
 
 async fn last(pool: &PgPool, user: &str) -> sqlx::Result<i64> {

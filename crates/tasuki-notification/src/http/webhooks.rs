@@ -1,12 +1,14 @@
 //! Webhooks of a user: register, list, pause, rotate, test, look at the attempts, send again.
 
+use std::time::Duration;
+
 use axum::extract::State;
 use bytes::Bytes;
 use http::StatusCode;
 use serde_json::json;
 use sqlx::PgConnection;
 use tasuki::begin;
-use tasuki_contract::error::ErrorBody;
+use tasuki_contract::error::{self as codes, ErrorBody};
 use tasuki_contract::ids::{EndpointId, NotificationId};
 use tasuki_contract::names::{Reason, UserId};
 use tasuki_contract::notification::{
@@ -19,12 +21,17 @@ use tasuki_service::http::{ApiError, Json, Path};
 use super::access::{Read, Write};
 use super::{App, user_of};
 use crate::delivery;
-use crate::store::webhooks::{self, Attempt, Endpoint};
-use crate::webhook::send::Outgoing;
+use crate::store::webhooks::{self, Attempt, Door, Endpoint, owed, secrets, trouble};
+use crate::webhook::send::{Outgoing, Verdict};
 use crate::webhook::sign::Secret;
 
 /// Attempts that are shown.
 const SHOWN: i64 = 100;
+const A_MINUTE: Duration = Duration::from_secs(60);
+/// Tests of one webhook within a minute.
+const TESTS: i32 = 5;
+/// Secrets of one webhook that sign beside the present one.
+const OLD_SECRETS: i64 = 10;
 const MAX_DESCRIPTION: usize = 255;
 const MAX_TYPES: usize = 50;
 
@@ -120,10 +127,12 @@ pub(super) async fn delete(
     let user = user_of(user)?;
     let mut connection = connection(&app).await?;
     let deleted = webhooks::delete(&mut connection, user.as_str(), id.as_uuid()).await;
-    match deleted.map_err(|error| ApiError::database(&error))? {
-        true => Ok(StatusCode::NO_CONTENT),
-        false => Err(unknown()),
+    if !deleted.map_err(|error| ApiError::database(&error))? {
+        return Err(unknown());
     }
+    // What it was owed is withdrawn by whoever delivers.
+    app.deliveries.ring();
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Pause a webhook: what comes meanwhile is kept for it.
@@ -148,7 +157,7 @@ pub(super) async fn pause(
     set_status(&app, &permitted, user, id, "PAUSED").await
 }
 
-/// Enable a webhook that was paused, or that we had disabled.
+/// Enable a webhook that was paused, or that we had disabled. What it is owed is sent at once.
 #[utoipa::path(
     post,
     path = "/v1/users/{user_id}/webhooks/{endpoint_id}/resume",
@@ -172,7 +181,7 @@ pub(super) async fn resume(
     resumed
 }
 
-/// Give a webhook a new secret. The old one signs beside it for a while.
+/// Give a webhook a new secret. Those before sign beside it for a while.
 #[utoipa::path(
     post,
     path = "/v1/users/{user_id}/webhooks/{endpoint_id}/rotate",
@@ -183,6 +192,7 @@ pub(super) async fn resume(
         (status = 200, description = "With the new secret, which is told now and never again", body = Webhook),
         (status = 403, description = "`FORBIDDEN`", body = ErrorBody),
         (status = 404, description = "`NOT_FOUND`", body = ErrorBody),
+        (status = 409, description = "`WEBHOOK_SECRETS`: too many secrets sign still", body = ErrorBody),
         (status = 503, description = "`UNAVAILABLE`", body = ErrorBody),
     )
 )]
@@ -194,17 +204,25 @@ pub(super) async fn rotate(
     permitted.owns(&user)?;
     let user = user_of(user)?;
     let secret = Secret::generate().map_err(|error| ApiError::internal(&error))?;
-    let mut connection = connection(&app).await?;
-    find(&mut connection, &user, id).await?;
-    let overlap = app.rotation_overlap.as_secs_f64();
-    webhooks::rotate(&mut connection, id.as_uuid(), secret.expose(), overlap)
-        .await
-        .map_err(|error| ApiError::database(&error))?;
-    let endpoint = find(&mut connection, &user, id).await?;
+    let mut tx = transaction(&app).await?;
+    find(&mut tx, &user, id).await?;
+    let (new, overlap) = (secret.expose(), app.rotation_overlap.as_secs_f64());
+    let rotated = secrets::rotate(&mut tx, id.as_uuid(), new, overlap, OLD_SECRETS).await;
+    if !rotated.map_err(|error| ApiError::database(&error))? {
+        return Err(ApiError::conflict(
+            "WEBHOOK_SECRETS",
+            format!("{OLD_SECRETS} secrets before this one sign still: wait until one is over"),
+        ));
+    }
+    let endpoint = find(&mut tx, &user, id).await?;
+    commit(tx).await?;
     Ok(Json(shown(endpoint, Some(&secret))))
 }
 
 /// Send a test message now, and say how it went.
+///
+/// It goes out whatever the state of the webhook. One that arrives ends the pause that failures
+/// have led to.
 #[utoipa::path(
     post,
     path = "/v1/users/{user_id}/webhooks/{endpoint_id}/test",
@@ -215,6 +233,7 @@ pub(super) async fn rotate(
         (status = 200, description = "How it went", body = WebhookAttempt),
         (status = 403, description = "`FORBIDDEN`", body = ErrorBody),
         (status = 404, description = "`NOT_FOUND`", body = ErrorBody),
+        (status = 429, description = "`TOO_MANY_REQUESTS`: five tests within a minute", body = ErrorBody),
         (status = 503, description = "`UNAVAILABLE`", body = ErrorBody),
     )
 )]
@@ -225,13 +244,7 @@ pub(super) async fn test(
 ) -> Result<Json<WebhookAttempt>, ApiError> {
     permitted.owns(&user)?;
     let user = user_of(user)?;
-    let door = {
-        let mut connection = connection(&app).await?;
-        find(&mut connection, &user, id).await?;
-        let door = webhooks::door(&mut connection, id.as_uuid()).await;
-        let door = door.map_err(|error| ApiError::database(&error))?;
-        door.ok_or_else(unknown)?
-    };
+    let door = door_for_test(&app, &user, id).await?;
     let notification = NotificationId::new(&app.clock);
     let secrets = delivery::secrets(&door);
     let told = json!({
@@ -253,6 +266,12 @@ pub(super) async fn test(
     webhooks::log(&mut connection, &attempt)
         .await
         .map_err(|error| ApiError::database(&error))?;
+    if sent.verdict == Verdict::Delivered && door.is_troubled {
+        trouble::succeeded(&mut connection, id.as_uuid(), None)
+            .await
+            .map_err(|error| ApiError::database(&error))?;
+        app.deliveries.ring();
+    }
     Ok(Json(logged(attempt)))
 }
 
@@ -300,6 +319,7 @@ pub(super) async fn attempts(
         (status = 202, description = "It will be sent again"),
         (status = 403, description = "`FORBIDDEN`", body = ErrorBody),
         (status = 404, description = "`NOT_FOUND`: this webhook was not sent it", body = ErrorBody),
+        (status = 409, description = "`WEBHOOK_DISABLED`: resume it first", body = ErrorBody),
         (status = 503, description = "`UNAVAILABLE`", body = ErrorBody),
     )
 )]
@@ -311,8 +331,14 @@ pub(super) async fn replay(
     permitted.owns(&user)?;
     let user = user_of(user)?;
     let mut connection = connection(&app).await?;
+    if find(&mut connection, &user, id).await?.status == "DISABLED" {
+        return Err(ApiError::conflict(
+            "WEBHOOK_DISABLED",
+            "the webhook is disabled: resume it first",
+        ));
+    }
     let (endpoint, notification) = (id.as_uuid(), notification.as_uuid());
-    let again = webhooks::replay(&mut connection, user.as_str(), endpoint, notification).await;
+    let again = owed::replay(&mut connection, user.as_str(), endpoint, notification).await;
     if !again.map_err(|error| ApiError::database(&error))? {
         return Err(ApiError::not_found(
             "this webhook was not sent such a notification",
@@ -327,6 +353,18 @@ type Connection = sqlx::pool::PoolConnection<sqlx::Postgres>;
 async fn connection(app: &App) -> Result<Connection, ApiError> {
     let connection = app.pool.acquire().await;
     connection.map_err(|error| ApiError::database(&error))
+}
+
+type Transaction = sqlx::Transaction<'static, sqlx::Postgres>;
+
+async fn transaction(app: &App) -> Result<Transaction, ApiError> {
+    let begun = begin(&app.pool).await;
+    begun.map_err(|error| ApiError::database(&error))
+}
+
+async fn commit(tx: Transaction) -> Result<(), ApiError> {
+    let done = tx.commit().await;
+    done.map_err(|error| ApiError::database(&error))
 }
 
 async fn find(
@@ -348,13 +386,40 @@ async fn set_status(
 ) -> Result<Json<Webhook>, ApiError> {
     permitted.owns(&user)?;
     let user = user_of(user)?;
-    let mut connection = connection(app).await?;
-    find(&mut connection, &user, id).await?;
-    webhooks::set_status(&mut connection, id.as_uuid(), status, None)
-        .await
-        .map_err(|error| ApiError::database(&error))?;
-    let endpoint = find(&mut connection, &user, id).await?;
+    let mut tx = transaction(app).await?;
+    find(&mut tx, &user, id).await?;
+    let changed = change(&mut tx, id, status).await;
+    changed.map_err(|error| ApiError::database(&error))?;
+    let endpoint = find(&mut tx, &user, id).await?;
+    commit(tx).await?;
     Ok(Json(shown(endpoint, None)))
+}
+
+async fn change(tx: &mut PgConnection, id: EndpointId, status: &str) -> sqlx::Result<()> {
+    webhooks::set_status(tx, id.as_uuid(), status).await?;
+    if status == "ENABLED" {
+        trouble::succeeded(tx, id.as_uuid(), None).await?;
+        owed::make_due(tx, id.as_uuid()).await?;
+    }
+    Ok(())
+}
+
+/// The door to a webhook that may be tested once more.
+async fn door_for_test(app: &App, user: &UserId, id: EndpointId) -> Result<Door, ApiError> {
+    let mut connection = connection(app).await?;
+    find(&mut connection, user, id).await?;
+    let counted = webhooks::count_test(&mut connection, id.as_uuid(), TESTS).await;
+    if !counted.map_err(|error| ApiError::database(&error))? {
+        return Err(ApiError::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            codes::TOO_MANY_REQUESTS,
+            format!("a webhook is tested at most {TESTS} times a minute"),
+        )
+        .retry_after(A_MINUTE));
+    }
+    let door = webhooks::door(&mut connection, id.as_uuid()).await;
+    let door = door.map_err(|error| ApiError::database(&error))?;
+    door.ok_or_else(unknown)
 }
 
 async fn store(

@@ -22,8 +22,7 @@ pub(crate) struct Entry {
 pub(crate) async fn page(
     connection: &mut PgConnection,
     user: &str,
-    below: Option<i64>,
-    unread_only: bool,
+    below: i64,
     limit: i64,
 ) -> sqlx::Result<Vec<Entry>> {
     sqlx::query_as!(
@@ -33,15 +32,39 @@ pub(crate) async fn page(
             notification_id, event_id, type AS kind, occurred_at, payload_json, sent_at,
             inbox_seq AS "inbox_seq!", superseded, read_at
         FROM notification.notifications_sent
-        WHERE user_id = $1 AND inbox_seq IS NOT NULL
-            AND ($2::bigint IS NULL OR inbox_seq < $2)
-            AND (NOT $3 OR (read_at IS NULL AND NOT superseded))
+        WHERE user_id = $1 AND inbox_seq < $2
         ORDER BY inbox_seq DESC
-        LIMIT $4
+        LIMIT $3
         "#,
         user,
         below,
-        unread_only,
+        limit,
+    )
+    .fetch_all(connection)
+    .await
+}
+
+/// The same of what is unread, and not superseded. A statement of its own, for an index of its
+/// own: one that asks for either reads through all that was read.
+pub(crate) async fn unread(
+    connection: &mut PgConnection,
+    user: &str,
+    below: i64,
+    limit: i64,
+) -> sqlx::Result<Vec<Entry>> {
+    sqlx::query_as!(
+        Entry,
+        r#"
+        SELECT
+            notification_id, event_id, type AS kind, occurred_at, payload_json, sent_at,
+            inbox_seq AS "inbox_seq!", superseded, read_at
+        FROM notification.notifications_sent
+        WHERE user_id = $1 AND inbox_seq < $2 AND read_at IS NULL AND NOT superseded
+        ORDER BY inbox_seq DESC
+        LIMIT $3
+        "#,
+        user,
+        below,
         limit,
     )
     .fetch_all(connection)
@@ -161,12 +184,20 @@ pub(crate) async fn preferences(
         .collect())
 }
 
-/// Sets all of a user's wishes; types that are not named have none any more.
+/// Sets all of a user's wishes; types that are not named have none any more. Whoever does the same
+/// at the same time waits: otherwise neither would remove what the other has just written, and the
+/// user had wishes that nobody asked for.
 pub(crate) async fn set_preferences(
     tx: &mut PgConnection,
     user: &str,
     wishes: &[(String, Vec<String>)],
 ) -> sqlx::Result<()> {
+    sqlx::query!(
+        "SELECT pg_advisory_xact_lock(hashtextextended('notification.preferences:' || $1, 0))",
+        user,
+    )
+    .execute(&mut *tx)
+    .await?;
     sqlx::query!(
         "DELETE FROM notification.preferences WHERE user_id = $1",
         user

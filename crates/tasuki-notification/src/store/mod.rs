@@ -3,6 +3,7 @@
 pub(crate) mod broker;
 pub(crate) mod delivery;
 pub(crate) mod inbox;
+pub(crate) mod retention;
 pub(crate) mod verify;
 pub(crate) mod webhooks;
 
@@ -150,21 +151,4 @@ pub(crate) async fn ping(connection: &mut PgConnection) -> sqlx::Result<()> {
         .fetch_one(connection)
         .await?;
     Ok(())
-}
-
-/// Notifications that wait for longer than anything should.
-pub(crate) async fn stuck(
-    connection: &mut PgConnection,
-    before: OffsetDateTime,
-) -> sqlx::Result<i64> {
-    sqlx::query_scalar!(
-        r#"
-        SELECT count(*) AS "count!"
-        FROM notification.notifications_live
-        WHERE created_at < $1 AND status <> 'FAILED'
-        "#,
-        before,
-    )
-    .fetch_one(connection)
-    .await
 }

@@ -36,8 +36,8 @@ newest AS (
     -- After the inboxes, in every plan: locks of the two tables are taken in one order.
     SELECT user_id, aggregate_key, version FROM latest
     WHERE EXISTS (SELECT FROM numbered)
-    ON CONFLICT (user_id, aggregate_key)
-        DO UPDATE SET version = GREATEST(shown.version, excluded.version)
+    ON CONFLICT (user_id, aggregate_key) DO UPDATE SET
+        version = GREATEST(shown.version, excluded.version), shown_on = excluded.shown_on
     RETURNING shown.user_id, shown.aggregate_key, shown.version
 )
 

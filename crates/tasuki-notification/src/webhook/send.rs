@@ -90,7 +90,8 @@ pub(crate) enum Verdict {
     Later(Duration),
     /// It may work another time.
     Failed(String),
-    /// The URL may not be called. Another attempt would not change that.
+    /// The text of the URL may not be called. Another attempt would not change that. (What its name
+    /// means may be another thing tomorrow: a name that leads inside has just failed.)
     Refused(String),
 }
 
@@ -221,7 +222,7 @@ fn failed(error: reqwest::Error) -> Verdict {
     let error = error.without_url();
     let refused = causes(&error).find_map(|cause| cause.downcast_ref::<Refused>());
     if let Some(refused) = refused {
-        return Verdict::Refused(refused.to_string());
+        return Verdict::Failed(refused.to_string());
     }
     if error.is_timeout() {
         return Verdict::Failed("no answer in time".to_owned());
@@ -479,7 +480,7 @@ mod tests {
         let client = sender(STRICT, LONG).client;
         let answer = client.post(format!("http://localhost:{port}/")).send();
         let verdict = failed(answer.await.unwrap_err());
-        assert_eq!(verdict, Verdict::Refused(Refused::Private.to_string()));
+        assert_eq!(verdict, Verdict::Failed(Refused::Private.to_string()));
         assert_untouched(&listener).await;
     }
 

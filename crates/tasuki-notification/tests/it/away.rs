@@ -1,10 +1,14 @@
 //! When the database is away: nothing is lost, and deliveries are not used up.
 
+use async_nats::jetstream::stream::Stream;
 use tasuki_stack::Proxy;
 use tasuki_testkit::eventually;
 use uuid::Uuid;
 
 use crate::support::{World, database_address, granted};
+
+const SENT: &str = "SELECT count(*) FROM notification.notifications WHERE status = 'SENT'";
+const ASIDE: &str = "SELECT count(*) FROM notification.notification_nats_dlq";
 
 /// A world whose service reaches its database through a proxy.
 async fn behind_proxy(max_deliver: i64) -> (World, Proxy) {
@@ -25,12 +29,50 @@ async fn behind_proxy(max_deliver: i64) -> (World, Proxy) {
     (world, proxy)
 }
 
+/// The stream that keeps advisories of what was `refused` or `given-up`, once it is there.
+pub(crate) async fn advisories(world: &World, what: &str) -> Stream {
+    let name = format!("{}-{what}", world.env.prefix());
+    eventually("advisories are kept", async || {
+        world.jetstream.get_stream(&name).await.ok()
+    })
+    .await
+}
+
+/// Somebody else refuses a message of this durable for good: the broker says so, and keeps it.
+pub(crate) async fn advise(world: &World, sequence: u64, at: Option<&str>) {
+    let before = advisories(world, "refused").await;
+    let before = before.cached_info().state.messages;
+    let advisory = serde_json::json!({
+        "type": "io.nats.jetstream.advisory.v1.terminated",
+        "stream": world.stream(), "consumer": world.durable(), "stream_seq": sequence,
+        "deliveries": 1, "reason": "by hand",
+        "timestamp": at,
+    });
+    let subject = format!(
+        "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{}.{}",
+        world.stream(),
+        world.durable()
+    );
+    let client = async_nats::connect(world.env.config.text("nats.url"))
+        .await
+        .unwrap();
+    client
+        .publish(subject, advisory.to_string().into())
+        .await
+        .unwrap();
+    client.flush().await.unwrap();
+    eventually("the advisory is kept by the broker", async || {
+        let stream = advisories(world, "refused").await;
+        (stream.cached_info().state.messages > before).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn messages_that_arrive_while_the_database_is_away_are_told_when_it_is_back() {
     let (world, proxy) = behind_proxy(3).await;
     world.tell(&granted("u", "first", 1)).await;
-    let sent = "SELECT count(*) FROM notification.notifications WHERE status = 'SENT'";
-    world.counts(1, sent).await;
+    world.counts(1, SENT).await;
 
     proxy.refuse().await.unwrap();
     proxy.reset().await.unwrap();
@@ -48,7 +90,7 @@ async fn messages_that_arrive_while_the_database_is_away_are_told_when_it_is_bac
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     }
     proxy.heal().await.unwrap();
-    world.counts(51, sent).await;
+    world.counts(51, SENT).await;
     world.settled().await;
     assert_eq!(
         world
@@ -65,43 +107,48 @@ async fn messages_that_arrive_while_the_database_is_away_are_told_when_it_is_bac
 async fn advisories_that_come_while_the_database_is_away_are_recorded_when_it_is_back() {
     let (world, proxy) = behind_proxy(3).await;
     world.tell(&granted("u", "first", 1)).await;
-    let sent = "SELECT count(*) FROM notification.notifications WHERE status = 'SENT'";
-    world.counts(1, sent).await;
+    world.counts(1, SENT).await;
     let aside = "SELECT count(*) FROM notification.notification_nats_dlq WHERE kind = 'TERMINATED'";
 
     proxy.refuse().await.unwrap();
     proxy.reset().await.unwrap();
-    // Somebody else refuses a message of this durable for good: the broker says so.
     let sequence = world
         .publish(&Uuid::now_v7().to_string(), b"\xff".to_vec())
         .await;
-    let given_up = format!("{}-refused", world.env.prefix());
-    let advisories = world.jetstream.get_stream(&given_up).await.unwrap();
-    let advisory = serde_json::json!({
-        "type": "io.nats.jetstream.advisory.v1.terminated",
-        "stream": world.stream(), "consumer": world.durable(), "stream_seq": sequence,
-        "deliveries": 1, "reason": "by hand",
-    });
-    let subject = format!(
-        "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{}.{}",
-        world.stream(),
-        world.durable()
-    );
-    let client = async_nats::connect(world.env.config.text("nats.url"))
-        .await
-        .unwrap();
-    client
-        .publish(subject, advisory.to_string().into())
-        .await
-        .unwrap();
-    client.flush().await.unwrap();
-    eventually("the advisory is kept by the broker", async || {
-        let stream = world.jetstream.get_stream(&given_up).await.ok()?;
-        (stream.cached_info().state.messages >= 1).then_some(())
-    })
-    .await;
-    drop(advisories);
+    advise(&world, sequence, None).await;
     assert_eq!(world.count(aside).await, 0);
     proxy.heal().await.unwrap();
     world.counts(1, aside).await;
+}
+
+#[tokio::test]
+async fn a_database_that_answers_and_takes_nothing_uses_up_no_delivery() {
+    let world = World::with(|config| {
+        config
+            .with_value("notification.nats.max-deliver", 2)
+            .unwrap()
+    })
+    .await;
+    world
+        .execute(
+            "CREATE FUNCTION notification.full_disk() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN
+                 RAISE EXCEPTION 'could not extend file: No space left on device'
+                     USING ERRCODE = '53100';
+             END $$;
+             CREATE TRIGGER full_disk BEFORE INSERT ON notification.notifications_live
+                 FOR EACH STATEMENT EXECUTE FUNCTION notification.full_disk()",
+        )
+        .await;
+    for number in 0..3 {
+        world.tell(&granted("u", &format!("s{number}"), 1)).await;
+    }
+    // sleep: long enough for the second and last delivery, if nothing held it back.
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    world
+        .execute("DROP TRIGGER full_disk ON notification.notifications_live")
+        .await;
+    world.counts(3, SENT).await;
+    world.settled().await;
+    assert_eq!(world.count(ASIDE).await, 0, "no delivery was the last one");
 }

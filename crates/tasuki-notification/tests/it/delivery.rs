@@ -5,7 +5,8 @@ use tasuki_testkit::eventually;
 
 use crate::support::{World, granted};
 
-fn failing(config: tasuki_service::Config) -> tasuki_service::Config {
+/// Deliveries to users whose ids begin with `fail-` fail, three times.
+pub(crate) fn failing(config: tasuki_service::Config) -> tasuki_service::Config {
     [
         ("delivery.failure-injection.user-id-prefix", "fail-"),
         ("delivery.backoff-base", "10ms"),
@@ -93,6 +94,26 @@ async fn a_redrive_sends_what_was_dead_and_a_second_one_does_nothing() {
         .await
         .unwrap();
     assert_eq!(open, 0);
+}
+
+#[tokio::test]
+async fn what_became_visible_late_is_delivered_though_others_were_due_after_it() {
+    let world = World::start().await;
+    world.tell(&granted("u", "s", 1)).await;
+    let sent = "SELECT count(*) FROM notification.notifications WHERE status = 'SENT'";
+    world.counts(1, sent).await;
+    world
+        .execute(
+            "INSERT INTO notification.notifications_live (
+                 notification_id, event_id, user_id, type, channel, aggregate_key, version,
+                 occurred_at, payload_json, next_retry_at
+             )
+             SELECT
+                 gen_random_uuid(), gen_random_uuid(), 'late', 'EntitlementGranted', 'log', 'k',
+                 1, now(), '{}'::jsonb, now() - interval '1 hour'",
+        )
+        .await;
+    world.counts(2, sent).await;
 }
 
 #[tokio::test]

@@ -140,6 +140,27 @@ async fn preferences_decide_by_type_and_bad_ones_are_refused() {
 }
 
 #[tokio::test]
+async fn of_two_who_set_preferences_at_once_one_is_obeyed_as_a_whole() {
+    let world = World::start().await;
+    let path = "/v1/users/u/notification-preferences";
+    let one = json!({ "channels": { "A": ["log"], "B": ["log"], "C": ["log"] } });
+    let other = json!({ "channels": { "B": ["in-app"], "C": ["in-app"], "D": ["in-app"] } });
+    for round in 0..20 {
+        let (first, second) = match round % 2 {
+            0 => (&one, &other),
+            _ => (&other, &one),
+        };
+        let set = tokio::join!(world.put(path, first), world.put(path, second));
+        assert_eq!(
+            (set.0.status, set.1.status),
+            (StatusCode::OK, StatusCode::OK)
+        );
+        let now = world.get(path).await.json();
+        assert!(now == one || now == other, "a mixture: {now}");
+    }
+}
+
+#[tokio::test]
 async fn nobody_without_a_credential_sees_anything_and_operators_alone_see_everything() {
     let world = World::start().await;
     let operator = world.operator().await;

@@ -5,6 +5,7 @@
 mod aside;
 mod away;
 mod delivery;
+mod gauges;
 mod inbox;
 mod intake;
 mod retention;

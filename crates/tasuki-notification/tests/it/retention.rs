@@ -1,19 +1,25 @@
 //! What is old goes; what waits never does.
 
+use tasuki_service::Config;
 use tasuki_testkit::eventually;
 
+use crate::delivery::failing;
+use crate::gauges::Gauges;
 use crate::support::{World, granted};
 
-#[tokio::test]
-async fn old_notifications_go_when_they_are_sent_or_dead_and_stay_while_they_wait() {
-    let world = World::with(|config| {
-        config
-            .with_value("notification.delivery.enabled", false)
-            .unwrap()
-            .with_value("notification.retention.cleanup-interval", "1s")
-            .unwrap()
-    })
-    .await;
+const STUCK: &str = "tasuki_notification_stuck_rows";
+
+/// Nothing is delivered, and what is old goes at once.
+fn quick(config: Config) -> Config {
+    config
+        .with_value("notification.delivery.enabled", false)
+        .unwrap()
+        .with_value("notification.retention.cleanup-interval", "1s")
+        .unwrap()
+}
+
+/// Of users "sent", "failed", "waiting" and "young", all but the last from 31 days ago.
+async fn four(world: &World) {
     for user in ["sent", "failed", "waiting", "young"] {
         world.tell(&granted(user, "s", 1)).await;
     }
@@ -37,13 +43,112 @@ async fn old_notifications_go_when_they_are_sent_or_dead_and_stay_while_they_wai
                  occurred_at, payload_json, 1, created_at FROM gone;",
         )
         .await;
+}
+
+async fn users(world: &World) -> Vec<String> {
+    sqlx::query_scalar("SELECT user_id FROM notification.notifications ORDER BY user_id")
+        .fetch_all(&world.env.db.pool)
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn old_notifications_go_when_they_are_sent_or_dead_and_stay_while_they_wait() {
+    let gauges = Gauges::default();
+    let _here = metrics::set_default_local_recorder(&gauges);
+    let world = World::with(quick).await;
+    four(&world).await;
     eventually("what may go is gone", async || {
-        let users: Vec<String> =
-            sqlx::query_scalar("SELECT user_id FROM notification.notifications ORDER BY user_id")
-                .fetch_all(&world.env.db.pool)
-                .await
-                .unwrap();
-        (users == ["waiting", "young"]).then_some(())
+        (users(&world).await == ["waiting", "young"]).then_some(())
     })
     .await;
+    eventually("the one that waits is counted", async || {
+        (gauges.get(STUCK, "") == Some(1.0)).then_some(())
+    })
+    .await;
+    assert_eq!(users(&world).await, ["waiting", "young"]);
+}
+
+#[tokio::test]
+async fn retention_that_is_off_removes_nothing_and_still_counts_what_waits() {
+    let gauges = Gauges::default();
+    let _here = metrics::set_default_local_recorder(&gauges);
+    let world = World::with(|config| {
+        quick(config)
+            .with_value("notification.retention.enabled", false)
+            .unwrap()
+    })
+    .await;
+    four(&world).await;
+    // Both workers have looked, and reported what they had left.
+    let left = ("tasuki_upkeep_default_rows", "notifications_sent");
+    eventually("both have looked", async || {
+        let looked = gauges.get(STUCK, "") == Some(1.0) && gauges.get(left.0, left.1) == Some(1.0);
+        looked.then_some(())
+    })
+    .await;
+    let all = ["failed", "sent", "waiting", "young"];
+    assert_eq!(users(&world).await, all);
+}
+
+#[tokio::test]
+async fn a_dead_notification_goes_with_its_letter_and_one_that_is_kept_keeps_it() {
+    let world = World::with(|config| {
+        failing(config)
+            .with_value("notification.retention.cleanup-interval", "1s")
+            .unwrap()
+    })
+    .await;
+    for user in ["fail-old", "fail-edge"] {
+        world.tell(&granted(user, "s", 1)).await;
+    }
+    let open = "SELECT count(*) FROM notification.notification_dlq";
+    world.counts(2, open).await;
+    world
+        .execute(
+            "UPDATE notification.notifications_live
+             SET created_at = now() - interval '30 days' + CASE user_id
+                 WHEN 'fail-edge' THEN interval '1 minute' ELSE interval '-1 second'
+             END",
+        )
+        .await;
+    world.counts(1, open).await;
+    assert_eq!(users(&world).await, ["fail-edge"]);
+    let closed = "SELECT count(*) FROM notification.dead_letters AS letter
+        JOIN notification.dead_letter_audit AS audit USING (letter_id)
+        WHERE letter.discarded_at IS NOT NULL AND audit.actor = 'retention'";
+    assert_eq!(world.count(closed).await, 1);
+    let orphans = "SELECT count(*) FROM notification.notification_dlq WHERE event_id IS NULL";
+    assert_eq!(world.count(orphans).await, 0);
+}
+
+#[tokio::test]
+async fn what_was_shown_is_forgotten_when_nothing_older_can_come() {
+    let world = World::with(|config| {
+        config
+            .with_value("notification.retention.cleanup-interval", "1s")
+            .unwrap()
+    })
+    .await;
+    for user in ["long-ago", "lately"] {
+        world.prefer(user, &["in-app"]).await;
+        world.tell(&granted(user, "s", 2)).await;
+    }
+    let shown = "SELECT count(*) FROM notification.shown";
+    world.counts(2, shown).await;
+    world
+        .execute(
+            "UPDATE notification.shown
+             SET shown_on = shown_on - CASE user_id WHEN 'long-ago' THEN 61 ELSE 59 END",
+        )
+        .await;
+    world.counts(1, shown).await;
+
+    world.tell(&granted("lately", "s", 1)).await;
+    let late = "SELECT count(*) FROM notification.notifications_sent
+        WHERE user_id = 'lately' AND version = 1 AND superseded";
+    world.counts(1, late).await;
+    let today = "SELECT count(*) FROM notification.shown
+        WHERE version = 2 AND shown_on > (now() AT TIME ZONE 'UTC')::date - 2";
+    assert_eq!(world.count(today).await, 1, "and remembered for longer");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
-use tasuki_testkit::TestHost;
+use tasuki_testkit::{TestHost, eventually};
 use tokio::time::timeout;
 
 use crate::support::{World, granted};
@@ -109,6 +109,69 @@ async fn a_process_that_stops_ends_its_streams_and_another_goes_on_without_a_gap
     for wanted in last + 1..=3 {
         assert_eq!(next(&mut resumed).await, Some(wanted));
     }
+}
+
+#[tokio::test]
+async fn a_stream_ends_after_its_time_and_is_resumed_without_a_gap() {
+    let world = World::with(|config| {
+        config
+            .with_value("notification.live-stream.lifetime", "1s")
+            .unwrap()
+    })
+    .await;
+    world.prefer("u", &["in-app"]).await;
+    world.tell(&granted("u", "a", 1)).await;
+    let shown = "SELECT count(*) FROM notification.notifications_sent";
+    world.counts(1, shown).await;
+    let mut stream = follow(&world, &world.host, Some(0)).await;
+    assert_eq!(next(&mut stream).await, Some(1));
+    assert_eq!(next(&mut stream).await, None, "its time is over");
+    world.tell(&granted("u", "b", 1)).await;
+    let mut resumed = follow(&world, &world.host, Some(1)).await;
+    assert_eq!(next(&mut resumed).await, Some(2));
+}
+
+#[tokio::test]
+async fn more_streams_than_allowed_are_refused_until_one_is_closed() {
+    let world = World::with(|config| {
+        config
+            .with_value("notification.live-stream.per-user", 1)
+            .unwrap()
+            .with_value("notification.live-stream.per-process", 2)
+            .unwrap()
+    })
+    .await;
+    let ask = async |user: &str| {
+        let api = world.host.api;
+        let url = format!("http://{api}/v1/users/{user}/notifications/stream");
+        let request = reqwest::Client::new().get(url).bearer_auth(&world.key);
+        request.send().await.unwrap()
+    };
+    world.prefer("u", &["in-app"]).await;
+    let first = ask("u").await;
+    assert_eq!(first.status(), 200);
+    let refused = ask("u").await;
+    assert_eq!(refused.status(), 429);
+    assert_eq!(refused.headers()["retry-after"], "10");
+    let body: serde_json::Value = refused.json().await.unwrap();
+    assert_eq!(body["code"], "TOO_MANY_REQUESTS");
+
+    let _other = ask("v").await;
+    let full = ask("w").await;
+    assert_eq!(full.status(), 503);
+    assert_eq!(full.headers()["retry-after"], "10");
+    let body: serde_json::Value = full.json().await.unwrap();
+    assert_eq!(body["code"], "UNAVAILABLE");
+
+    drop(first);
+    // That somebody has left is heard at the second write.
+    let mut told = 0;
+    eventually("there is room again", async || {
+        told += 1;
+        world.tell(&granted("u", &format!("s{told}"), 1)).await;
+        (ask("u").await.status() == 200).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -12,6 +12,8 @@ use tasuki_testkit::eventually;
 
 use crate::support::{Up, World};
 
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
 async fn grant(up: &Up, user: &str) -> Value {
     let url = format!("{}/v1/entitlements/grants", up.env.get("ENTITLEMENT_URL"));
     let body = json!({
@@ -22,6 +24,7 @@ async fn grant(up: &Up, user: &str) -> Value {
         .post(url)
         .bearer_auth(up.env.get("API_KEY"))
         .header("Idempotency-Key", user)
+        .header("traceparent", format!("00-{TRACE}-00f067aa0ba902b7-01"))
         .json(&body)
         .send()
         .await
@@ -104,6 +107,50 @@ async fn the_outbox_says_where(world: &World, event: &str) {
             .json(),
         json!([])
     );
+}
+
+#[tokio::test]
+async fn one_trace_leads_from_the_request_to_the_delivery() {
+    let world = World::new();
+    let up = world.up().await;
+    let pool = sqlx::PgPool::connect(up.env.get("DATABASE_URL"))
+        .await
+        .unwrap();
+    grant(&up, "ann").await;
+    for table in [
+        "entitlement.outbox_published",
+        "notification.processed_events",
+        "notification.notifications_sent",
+    ] {
+        let sql = format!("SELECT split_part(traceparent, '-', 2) FROM {table}");
+        let traces = eventually(&format!("it came to {table}"), async || {
+            let traces: Vec<Option<String>> = sqlx::query_scalar(sqlx::AssertSqlSafe(&*sql))
+                .fetch_all(&pool)
+                .await
+                .unwrap();
+            (!traces.is_empty()).then_some(traces)
+        })
+        .await;
+        assert_eq!(traces, [Some(TRACE.to_owned())], "{table}");
+    }
+    let debug = format!(
+        "{}/debug/notification/inbox/ann",
+        up.env.get("NOTIFICATION_URL")
+    );
+    let told = world.get(&debug, up.token()).await.body;
+    let told = &told["notifications"][0];
+    assert_eq!(
+        (&told["status"], &told["trace_id"]),
+        (&json!("SENT"), &json!(TRACE))
+    );
+    eventually("the log has it, too", async || {
+        let log = std::fs::read_to_string(world.path("run/tasuki.log")).unwrap();
+        let mut delivered = log
+            .lines()
+            .filter(|line| line.contains("notification delivered"));
+        delivered.any(|line| line.contains(TRACE)).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -1,5 +1,9 @@
 //! Where people want to be told over HTTP, and how each attempt went.
 
+pub(crate) mod owed;
+pub(crate) mod secrets;
+pub(crate) mod trouble;
+
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -23,8 +27,14 @@ pub(crate) struct Door {
     pub(crate) url: String,
     pub(crate) status: String,
     pub(crate) secret: String,
-    /// Only while it still signs.
-    pub(crate) previous_secret: Option<String>,
+    /// Those that still sign, the latest first.
+    pub(crate) previous: Vec<String>,
+    /// The last attempt failed.
+    pub(crate) is_troubled: bool,
+    /// Nothing is sent now.
+    pub(crate) is_held: bool,
+    /// In seconds, if it is.
+    pub(crate) disabled_for: Option<f64>,
     pub(crate) now: OffsetDateTime,
 }
 
@@ -38,9 +48,23 @@ pub(crate) async fn door(
         r#"
         SELECT
             url, status, secret,
-            CASE WHEN previous_until > now() THEN previous_secret END AS previous_secret,
+            ARRAY(
+                SELECT older.secret
+                FROM (
+                    SELECT known.previous_secret AS secret, known.previous_until AS signs_until
+                    UNION ALL
+                    SELECT old.secret, old.signs_until
+                    FROM notification.webhook_secrets AS old
+                    WHERE old.endpoint_id = known.endpoint_id
+                ) AS older
+                WHERE older.signs_until > now()
+                ORDER BY older.signs_until DESC
+            ) AS "previous!",
+            failures > 0 OR held_until IS NOT NULL AS "is_troubled!",
+            COALESCE(held_until > now(), false) AS "is_held!",
+            extract(EPOCH FROM now() - disabled_at)::float8 AS disabled_for,
             clock_timestamp() AS "now!"
-        FROM notification.webhook_endpoints
+        FROM notification.webhook_endpoints AS known
         WHERE endpoint_id = $1
         "#,
         endpoint,
@@ -129,50 +153,52 @@ pub(crate) async fn find(
     .await
 }
 
-/// Pauses, resumes or disables an endpoint; says whether there is one.
+/// Pauses or enables an endpoint.
 pub(crate) async fn set_status(
     connection: &mut PgConnection,
     id: Uuid,
     status: &str,
-    reason: Option<&str>,
-) -> sqlx::Result<bool> {
-    let done = sqlx::query!(
-        r#"
-        UPDATE notification.webhook_endpoints
-        SET status = $2, disabled_reason = $3, updated_at = now(),
-            disabled_at = CASE WHEN $2 = 'DISABLED' THEN now() END
-        WHERE endpoint_id = $1
-        "#,
-        id,
-        status,
-        reason,
-    )
-    .execute(connection)
-    .await?;
-    Ok(done.rows_affected() == 1)
-}
-
-/// Gives an endpoint a new secret; the old one signs for `overlap` seconds more.
-pub(crate) async fn rotate(
-    connection: &mut PgConnection,
-    id: Uuid,
-    secret: &str,
-    overlap: f64,
 ) -> sqlx::Result<()> {
     sqlx::query!(
         r#"
         UPDATE notification.webhook_endpoints
-        SET previous_secret = secret, previous_until = now() + make_interval(secs => $3),
-            secret = $2, updated_at = now()
+        SET status = $2, disabled_reason = NULL, disabled_at = NULL, updated_at = now()
         WHERE endpoint_id = $1
         "#,
         id,
-        secret,
-        overlap,
+        status,
     )
     .execute(connection)
     .await?;
     Ok(())
+}
+
+/// Counts a test of an endpoint, unless there were `most` within a minute; says whether it did.
+pub(crate) async fn count_test(
+    connection: &mut PgConnection,
+    id: Uuid,
+    most: i32,
+) -> sqlx::Result<bool> {
+    let done = sqlx::query!(
+        r#"
+        UPDATE notification.webhook_endpoints
+        SET
+            tests = CASE WHEN tests_since > now() - interval '1 minute' THEN tests + 1 ELSE 1 END,
+            tests_since = CASE
+                WHEN tests_since > now() - interval '1 minute' THEN tests_since
+                ELSE now()
+            END
+        WHERE endpoint_id = $1
+            AND (
+                tests < $2 OR tests_since IS NULL OR tests_since <= now() - interval '1 minute'
+            )
+        "#,
+        id,
+        most,
+    )
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected() == 1)
 }
 
 /// Removes an endpoint of a user; says whether there was one.
@@ -251,37 +277,4 @@ pub(crate) async fn attempts(
     )
     .fetch_all(connection)
     .await
-}
-
-/// Has a notification that an endpoint was sent delivered to it again, under the same id; says
-/// whether there was one.
-pub(crate) async fn replay(
-    connection: &mut PgConnection,
-    user: &str,
-    endpoint: Uuid,
-    notification: Uuid,
-) -> sqlx::Result<bool> {
-    let done = sqlx::query!(
-        r#"
-        WITH again AS (
-            DELETE FROM notification.notifications_sent
-            WHERE user_id = $1 AND endpoint_id = $2 AND notification_id = $3
-            RETURNING *
-        )
-        INSERT INTO notification.notifications_live (
-            notification_id, event_id, user_id, type, channel, endpoint_id, aggregate_key,
-            version, occurred_at, payload_json, traceparent, created_at
-        )
-        SELECT
-            notification_id, event_id, user_id, type, channel, endpoint_id, aggregate_key,
-            version, occurred_at, payload_json, traceparent, created_at
-        FROM again
-        "#,
-        user,
-        endpoint,
-        notification,
-    )
-    .execute(connection)
-    .await?;
-    Ok(done.rows_affected() == 1)
 }

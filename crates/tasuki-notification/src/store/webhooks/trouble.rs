@@ -1,0 +1,118 @@
+//! Endpoints in trouble: left alone for a while by all processes, and disabled in the end.
+//!
+//! After some failures in a row an endpoint is held: no claim takes what it is owed. The hold
+//! doubles with each failure that follows it. When it is over, one message at a time is tried, and
+//! the first that arrives ends the trouble.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// When an endpoint is left alone, and when it is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Failures in a row that hold it.
+    pub(crate) failures: i32,
+    /// For how long the first time.
+    pub(crate) first_hold: Duration,
+    /// What that doubles up to.
+    pub(crate) longest_hold: Duration,
+    /// Nothing but failures for so long disables it.
+    pub(crate) disable_after: Duration,
+}
+
+/// An attempt that failed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failure {
+    pub(crate) endpoint: Uuid,
+    pub(crate) began: OffsetDateTime,
+    /// For how long the receiver has asked to be left alone, in seconds.
+    pub(crate) asked: Option<f64>,
+}
+
+/// Notes a failure, and holds the endpoint if it is time for that; says whether it is to be
+/// disabled.
+pub(crate) async fn failed(
+    connection: &mut PgConnection,
+    failure: &Failure,
+    limits: &Limits,
+) -> sqlx::Result<bool> {
+    // What began before the hold says nothing about how the endpoint is after it: only what was
+    // asked for counts then.
+    let hopeless = sqlx::query_scalar!(
+        r#"
+        UPDATE notification.webhook_endpoints
+        SET
+            failures = CASE WHEN held_until > $2 THEN failures ELSE failures + 1 END,
+            failing_since = COALESCE(failing_since, $2),
+            held_until = GREATEST(
+                held_until,
+                now() + make_interval(secs => $3),
+                CASE
+                    WHEN failures + 1 >= $4 AND COALESCE(held_until <= $2, true)
+                        THEN now() + make_interval(
+                            secs => LEAST($6, $5 * power(2, LEAST(failures + 1 - $4, 30)))
+                        )
+                END
+            )
+        WHERE endpoint_id = $1
+        RETURNING
+            status = 'ENABLED' AND failures >= $4
+            AND failing_since <= now() - make_interval(secs => $7) AS "hopeless!"
+        "#,
+        failure.endpoint,
+        failure.began,
+        failure.asked,
+        limits.failures,
+        limits.first_hold.as_secs_f64(),
+        limits.longest_hold.as_secs_f64(),
+        limits.disable_after.as_secs_f64(),
+    )
+    .fetch_optional(connection)
+    .await?;
+    Ok(hopeless.unwrap_or(false))
+}
+
+/// An attempt succeeded: the trouble is over. Unless it began before the hold, which is then
+/// about something newer; `None` means that it did not.
+pub(crate) async fn succeeded(
+    connection: &mut PgConnection,
+    endpoint: Uuid,
+    began: Option<OffsetDateTime>,
+) -> sqlx::Result<()> {
+    sqlx::query!(
+        r#"
+        UPDATE notification.webhook_endpoints
+        SET failures = 0, failing_since = NULL, held_until = NULL
+        WHERE endpoint_id = $1
+            AND ($2::timestamptz IS NULL OR held_until IS NULL OR held_until <= $2)
+        "#,
+        endpoint,
+        began,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Disables an endpoint; answers whose it is, unless it was disabled before.
+pub(crate) async fn disable(
+    tx: &mut PgConnection,
+    endpoint: Uuid,
+    reason: &str,
+) -> sqlx::Result<Option<String>> {
+    sqlx::query_scalar!(
+        r#"
+        UPDATE notification.webhook_endpoints
+        SET status = 'DISABLED', disabled_reason = $2, disabled_at = now(), updated_at = now()
+        WHERE endpoint_id = $1 AND status <> 'DISABLED'
+        RETURNING user_id
+        "#,
+        endpoint,
+        reason,
+    )
+    .fetch_optional(tx)
+    .await
+}
