@@ -25,12 +25,15 @@ use time::OffsetDateTime;
 
 use crate::domain::{Change, Decision, Holding, Order, Refusal, decide};
 use crate::error::Error;
+use crate::gates::Gates;
 use crate::store::{self, Due, Pair, Written};
 use crate::{NAME, events, views};
 
 /// How long a request with many items waits for each of its locks before it lets go of those that
 /// it has: whoever wants one of them waits along.
 const BRIEFLY: Duration = Duration::from_millis(50);
+/// How long it waits for all of them: well below the patience of those who wait along.
+const FOR_ALL: &str = "1s";
 
 /// One request: its key, and what it asks for.
 #[derive(Clone, Debug)]
@@ -39,6 +42,9 @@ pub(crate) struct Command {
     pub(crate) orders: Vec<Order>,
     pub(crate) form: Form,
     pub(crate) traceparent: Option<String>,
+    /// Its last try: the database is asked, whoever of this process is at work on the same. What
+    /// was answered is repeated, and who is in the way is told by its right name.
+    pub(crate) insists: bool,
 }
 
 /// How a request is answered.
@@ -70,6 +76,7 @@ pub(crate) struct Commands {
     pub(crate) keys: Keys,
     pub(crate) outbox: Outbox,
     pub(crate) clock: Clock,
+    pub(crate) gates: Gates,
 }
 
 /// What a batch has come to so far.
@@ -95,16 +102,33 @@ impl Group for Commands {
     type Reply = Served;
     type Error = Error;
 
-    /// Waits for nobody: a command whose key or entitlement somebody else holds is not done, and
-    /// told so.
+    /// Waits for no other process: a command whose key or entitlement somebody else holds is not
+    /// done, and told so. So is one on which another batch of this process is at work.
     async fn run(&self, commands: &[Command]) -> Ran<Served, Error> {
-        let asked: Vec<_> = commands
-            .iter()
-            .map(|it| (&it.request, locks(&it.orders)))
-            .collect();
+        let needed: Vec<_> = commands.iter().map(|it| locks(&it.orders)).collect();
+        let wanted: Vec<_> = needed.iter().flatten().copied().collect();
+        let work = self.gates.enter_soon(&wanted).await;
+        let mut is_ours = Vec::with_capacity(commands.len());
+        let (mut ours, mut asked) = (Vec::new(), Vec::new());
+        for (command, locks) in commands.iter().zip(needed) {
+            let is_let_in = command.insists || locks.iter().all(|lock| work.has(*lock));
+            is_ours.push(is_let_in);
+            if is_let_in {
+                ours.push(command);
+                asked.push((&command.request, locks));
+            }
+        }
+        if ours.is_empty() {
+            return Ok(commands.iter().map(|_| Err(held())).collect());
+        }
         let mut tx = begin(&self.pool).await?;
         let opened = self.keys.try_open_all(&mut tx, &asked).await?;
-        self.serve(tx, commands, opened).await
+        let mut served = self.serve(tx, &ours, opened).await?.into_iter();
+        let answers = is_ours.into_iter().map(|is_ours| {
+            let answer = is_ours.then(|| served.next()).flatten();
+            answer.unwrap_or_else(|| Err(held()))
+        });
+        Ok(answers.collect())
     }
 
     fn is_everyones(&self, error: &Error) -> bool {
@@ -114,14 +138,18 @@ impl Group for Commands {
 
 impl Commands {
     /// Does a command with many orders, in a transaction of its own. Its locks are hardly ever all
-    /// free at the same moment, so it waits a little for each.
+    /// free at the same moment, so it waits a little for each, and not much for all.
     pub(crate) async fn serve_many(&self, command: &Command) -> Result<Served, Error> {
         let requests = slice::from_ref(&command.request);
         let locks = locks(&command.orders);
         let keys = self.keys.clone().wait(BRIEFLY);
         let mut tx = begin(&self.pool).await?;
+        // By the server: a wait that only we give up goes on there, with all that it has locked.
+        let before = store::statement_timeout(&mut tx).await?;
+        store::set_statement_timeout(&mut tx, FOR_ALL).await?;
         let opened = keys.open_all_with(&mut tx, requests, &locks).await?;
-        let served = self.serve(tx, slice::from_ref(command), opened).await?;
+        store::set_statement_timeout(&mut tx, &before).await?;
+        let served = self.serve(tx, &[command], opened).await?;
         served.into_iter().next().unwrap_or(Ok(Served::KeyConflict))
     }
 
@@ -129,14 +157,14 @@ impl Commands {
     async fn serve(
         &self,
         mut tx: Transaction<'static, Postgres>,
-        commands: &[Command],
+        commands: &[&Command],
         opened: Vec<Opened>,
     ) -> Ran<Served, Error> {
         let fresh: Vec<_> = commands
             .iter()
             .zip(&opened)
             .filter(|(_, opened)| **opened == Opened::Fresh)
-            .map(|(command, _)| command)
+            .map(|(command, _)| *command)
             .collect();
         let mut answers = HashMap::new();
         if !fresh.is_empty() {
@@ -166,10 +194,15 @@ impl Commands {
         Ok(served(commands, opened, &answers))
     }
 
-    /// Revokes those of `due` that nobody else holds, in one transaction; answers how many are left.
-    pub(crate) async fn expire(&self, due: &[Due]) -> Result<usize, Error> {
+    /// Revokes those of `due` that nobody else holds, in one transaction; answers how many are
+    /// left, or nothing when another process is at it: two would find the same ones due.
+    pub(crate) async fn expire(&self, due: &[Due]) -> Result<Option<usize>, Error> {
         let command = events::expiry(due)?;
         let mut tx = begin(&self.pool).await?;
+        let turn = LockNumber::of(&[NAME, "expiry"]);
+        if !try_lock_all(&mut tx, &[turn]).await?.is_empty() {
+            return Ok(None);
+        }
         let held = try_lock_all(&mut tx, &locks(&command.orders)).await?;
         let free: Vec<_> = command
             .orders
@@ -188,7 +221,7 @@ impl Commands {
         }
         tx.commit().await?;
         self.outbox.ring();
-        Ok(due.len() - free.len())
+        Ok(Some(due.len() - free.len()))
     }
 
     fn answer<'a>(&self, ledger: &mut Ledger<'a>, command: &'a Command) -> Result<Served, Error> {
@@ -303,12 +336,12 @@ pub(crate) fn refused(refusal: Refusal) -> ErrorBody {
 }
 
 fn served(
-    commands: &[Command],
+    commands: &[&Command],
     opened: Vec<Opened>,
     answers: &HashMap<(&str, &str), Served>,
 ) -> Vec<Result<Served, Error>> {
     let answer = |command: &Command| answers.get(&key(command)).cloned();
-    let each = commands.iter().zip(opened);
+    let each = commands.iter().copied().zip(opened);
     each.map(|(command, opened)| match opened {
         Opened::Stored(reply) => Ok(Served::Replayed(reply)),
         // The twin has the same key, so it finds the same answer.
@@ -318,10 +351,15 @@ fn served(
         }),
         Opened::Fresh => Ok(answer(command).unwrap_or(Served::KeyConflict)),
         Opened::InProgress => Err(idempotency::Error::InProgress.into()),
-        Opened::Held => Err(idempotency::Error::Held.into()),
+        Opened::Held => Err(held()),
         _ => Ok(Served::KeyConflict),
     })
     .collect()
+}
+
+/// Somebody else is at work on the entitlement.
+fn held() -> Error {
+    idempotency::Error::Held.into()
 }
 
 fn key(command: &Command) -> (&str, &str) {
@@ -337,6 +375,6 @@ fn locks(orders: &[Order]) -> Vec<LockNumber> {
 }
 
 /// A missing row can't be locked, so entitlements have locks of their own.
-fn lock(order: &Order) -> LockNumber {
+pub(crate) fn lock(order: &Order) -> LockNumber {
     LockNumber::of(&[NAME, "entitlement", order.user.as_str(), order.sku.as_str()])
 }

@@ -8,7 +8,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use tasuki::bus::StreamSpec;
 use tasuki_contract::streams;
-use tasuki_service::config::{Leased, ServiceDatabase, ServiceServer};
+use tasuki_service::config::{Error as ConfigError, Leased, ServiceDatabase, ServiceServer};
 
 /// `[entitlement]`
 #[derive(Clone, Debug, Deserialize)]
@@ -28,6 +28,47 @@ pub struct Entitlement {
     pub nats: Nats,
     /// `[entitlement.retention]`
     pub retention: Retention,
+}
+
+/// The most locks that the transactions of one process hold together. A server with the defaults
+/// has room for about 12,800, and they are everybody's.
+const MOST_LOCKS: usize = 8192;
+
+impl Entitlement {
+    /// Checks what no setting can tell alone.
+    ///
+    /// # Errors
+    /// When settings don't go together.
+    pub(crate) fn check(&self, request_timeout: Duration) -> Result<(), ConfigError> {
+        let Commands {
+            max_batch,
+            concurrency,
+            ..
+        } = self.commands;
+        let locks = 2 * max_batch * concurrency;
+        if locks > MOST_LOCKS {
+            let reason = format!(
+                "{max_batch} commands, two locks each, in entitlement.commands.concurrency = \
+                 {concurrency} transactions are {locks} locks, and the server's table has room for \
+                 {MOST_LOCKS} of them: lower one of the two"
+            );
+            return Err(ConfigError::invalid(
+                "entitlement.commands.max-batch",
+                &reason,
+            ));
+        }
+        if self.idempotency.wait >= request_timeout {
+            let reason = format!(
+                "{:?} is not below http.request-timeout, {request_timeout:?}",
+                self.idempotency.wait
+            );
+            return Err(ConfigError::invalid(
+                "entitlement.idempotency.wait",
+                &reason,
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// `[entitlement.commands]`
@@ -214,5 +255,23 @@ mod tests {
         ] {
             read(key, value).unwrap();
         }
+    }
+
+    #[test]
+    fn settings_that_do_not_go_together_are_refused_with_both_keys() {
+        let minute = Duration::from_secs(60);
+        let mut own = read("commands.max-batch", "1000").unwrap();
+        own.commands.concurrency = 4;
+        own.check(minute).unwrap();
+        own.commands.concurrency = 5;
+        let refused = own.check(minute).unwrap_err().to_string();
+        assert!(refused.contains("entitlement.commands.max-batch"));
+        assert!(refused.contains("entitlement.commands.concurrency"));
+
+        let own = read("idempotency.wait", "2s").unwrap();
+        own.check(3 * SECOND).unwrap();
+        let refused = own.check(2 * SECOND).unwrap_err().to_string();
+        assert!(refused.contains("entitlement.idempotency.wait"));
+        assert!(refused.contains("http.request-timeout"));
     }
 }

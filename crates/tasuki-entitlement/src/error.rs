@@ -21,6 +21,13 @@ pub(crate) enum Error {
     ChangedUnlocked,
 }
 
+/// What somebody else can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    Key,
+    Entitlement,
+}
+
 impl Error {
     /// What the database said, if it was the database.
     pub(crate) fn database(&self) -> Option<&sqlx::Error> {
@@ -36,11 +43,14 @@ impl Error {
         }
     }
 
-    /// Whether somebody else holds the key or an entitlement: nothing was done, and trying again
-    /// soon may well help.
-    pub(crate) fn is_held(&self) -> bool {
-        use idempotency::Error::{Held, InProgress};
-        matches!(self, Self::Idempotency(InProgress | Held))
+    /// What somebody else holds, if that was it: nothing was done, and trying again soon may well
+    /// help.
+    pub(crate) fn held(&self) -> Option<Held> {
+        match self {
+            Self::Idempotency(idempotency::Error::InProgress) => Some(Held::Key),
+            Self::Idempotency(idempotency::Error::Held) => Some(Held::Entitlement),
+            _ => None,
+        }
     }
 
     /// Whether nothing can be done for anybody at the moment.

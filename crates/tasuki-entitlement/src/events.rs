@@ -78,5 +78,6 @@ pub(crate) fn expiry(due: &[Due]) -> Result<Command, Error> {
         orders: orders.collect::<Result<_, Error>>()?,
         form: Form::Many,
         traceparent: None,
+        insists: false,
     })
 }

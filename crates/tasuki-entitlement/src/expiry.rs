@@ -32,12 +32,34 @@ pub(crate) struct Expiry {
     left: Mutex<Option<Left>>,
 }
 
-/// Some were left. Until it is time for them, the others are found one after the other.
+/// Some were left. The others are found beyond them, until it is time for all of them again.
 #[derive(Clone, Debug)]
 struct Left {
-    since: Instant,
     /// Those up to here have been tried.
-    tried: Option<Due>,
+    tried: Due,
+    /// Since when there is nothing beyond. Before, none is tried again: however many are left,
+    /// everybody else comes first.
+    ended: Option<Instant>,
+}
+
+impl Left {
+    /// After the page `due` of a walk that had come to `before`, of which `left` could not be
+    /// revoked; `None` when all are gone, and the next ones are at the beginning.
+    fn after(before: Option<Self>, due: &[Due], left: usize) -> Option<Self> {
+        if before.is_none() && left == 0 {
+            return None;
+        }
+        let (before, ended) = before.map(|left| (left.tried, left.ended)).unzip();
+        let is_last = due.len() < usize::from(AT_ONCE);
+        Some(Self {
+            tried: due.last().cloned().or(before)?,
+            ended: is_last.then(|| ended.flatten().unwrap_or_else(Instant::now)),
+        })
+    }
+
+    fn is_over(&self) -> bool {
+        self.ended.is_some_and(|ended| ended.elapsed() >= AGAIN)
+    }
 }
 
 impl Expiry {
@@ -48,20 +70,21 @@ impl Expiry {
         }
     }
 
-    /// What was left a moment ago.
+    /// Where the walk is, unless it begins anew.
     fn left(&self) -> Option<Left> {
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        left.clone().filter(|left| left.since.elapsed() < AGAIN)
+        left.clone().filter(|left| !left.is_over())
     }
 
-    fn leave(&self, left: Left) {
-        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(left);
+    fn leave(&self, left: Option<Left>) {
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = left;
     }
 
-    /// Revokes all of `due`, or one by one what can be; answers how many are left.
-    async fn expire(&self, due: &[Due]) -> Result<usize, error::Error> {
+    /// Revokes all of `due`, or one by one what can be; answers how many are left, or nothing when
+    /// another process is at it.
+    async fn expire(&self, due: &[Due]) -> Result<Option<usize>, error::Error> {
         if due.is_empty() {
-            return Ok(0);
+            return Ok(Some(0));
         }
         match self.commands.expire(due).await {
             Err(error) if !error.is_away() => {}
@@ -70,7 +93,8 @@ impl Expiry {
         let mut left = 0;
         for one in due {
             match self.commands.expire(std::slice::from_ref(one)).await {
-                Ok(held) => left += held,
+                // Another process came between: it may have this one, or it is tried again.
+                Ok(held) => left += held.unwrap_or(1),
                 Err(error) if error.is_away() => return Err(error),
                 Err(error) => {
                     left += 1;
@@ -84,7 +108,7 @@ impl Expiry {
                 }
             }
         }
-        Ok(left)
+        Ok(Some(left))
     }
 }
 
@@ -99,30 +123,54 @@ impl Worker for Expiry {
 
     async fn tick(&self) -> Result<Tick, Error> {
         let before = self.left();
+        let tried = before.as_ref().map(|left| &left.tried);
         let mut connection = self.commands.pool.acquire().await?;
-        let due = match &before {
-            None => store::run_out(&mut connection, AT_ONCE.into()).await?,
-            Some(Left { tried, .. }) => {
-                store::run_out_beyond(&mut connection, tried.as_ref(), AT_ONCE.into()).await?
-            }
-        };
+        let due = store::run_out(&mut connection, tried, AT_ONCE.into()).await?;
         drop(connection);
-        if self.expire(&due).await? > 0 {
-            // The first time, where they are in that order is not known: from its beginning.
-            self.leave(match before {
-                None => Left {
-                    since: Instant::now(),
-                    tried: None,
-                },
-                Some(before) => Left {
-                    tried: due.last().cloned(),
-                    ..before
-                },
-            });
-        }
+        let Some(left) = self.expire(&due).await? else {
+            return Ok(Tick::Idle);
+        };
+        self.leave(Left::after(before, &due, left));
         if due.len() == usize::from(AT_ONCE) {
             return Ok(Tick::Worked);
         }
         Ok(Tick::Idle)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use time::OffsetDateTime;
+
+    use super::*;
+
+    fn page(first: usize, len: usize) -> Vec<Due> {
+        let due = (first..first + len).map(|number| Due {
+            expires_at: OffsetDateTime::UNIX_EPOCH,
+            user_id: format!("{number:04}"),
+            stock_keeping_unit: "s".to_owned(),
+            source_id: "p".to_owned(),
+        });
+        due.collect()
+    }
+
+    #[test]
+    fn a_walk_over_what_is_left_comes_to_its_end_before_it_begins_anew() {
+        let full = usize::from(AT_ONCE);
+        assert!(Left::after(None, &page(0, full), 0).is_none());
+
+        let first = Left::after(None, &page(0, full), full).unwrap();
+        assert_eq!((&*first.tried.user_id, first.ended), ("0499", None));
+        let second = Left::after(Some(first), &page(full, full), 0).unwrap();
+        assert_eq!((&*second.tried.user_id, second.ended), ("0999", None));
+        assert!(!second.is_over(), "however long it takes");
+
+        let end = Left::after(Some(second), &[], 0).unwrap();
+        assert_eq!(end.tried.user_id, "0999");
+        let since = end.ended.unwrap();
+        let later = Left::after(Some(end), &page(2 * full, 1), 0).unwrap();
+        assert_eq!((&*later.tried.user_id, later.ended), ("1000", Some(since)));
+        let rush = Left::after(Some(later), &page(2 * full, full), 0).unwrap();
+        assert_eq!(rush.ended, None, "there is more beyond");
     }
 }

@@ -14,6 +14,7 @@ mod domain;
 mod error;
 mod events;
 mod expiry;
+mod gates;
 mod http;
 mod patience;
 mod queries;
@@ -40,6 +41,7 @@ use tokio::sync::Semaphore;
 
 use commands::Commands;
 pub use config::Entitlement;
+use gates::Gates;
 
 /// Its name, and the name of its schema.
 pub const NAME: &str = "entitlement";
@@ -80,6 +82,7 @@ pub async fn service(
     tables: Tables,
     clock: &Clock,
 ) -> Result<Service, ConfigError> {
+    own.check(common.http.request_timeout)?;
     let stream = own.nats.spec(common.nats.replicas);
     let client = Nats::new(&common.nats)?.connect("tasuki-entitlement").await;
     let client = client.map_err(|error| ConfigError::invalid("nats.url", &error))?;
@@ -92,6 +95,7 @@ pub async fn service(
             .wait(own.idempotency.wait),
         outbox: Outbox::new(&tables.schema),
         clock: clock.clone(),
+        gates: Gates::default(),
     };
     let options = Options::default()
         .max_batch(own.commands.max_batch)
@@ -101,7 +105,8 @@ pub async fn service(
     let reader = queries::Lists {
         pool: tables.database.requests.clone(),
     };
-    let lists = Batcher::new("entitlement.lists", reader, options);
+    let together = options.max_batch(queries::USERS_TOGETHER);
+    let lists = Batcher::new("entitlement.lists", reader, together);
     let app = http::App {
         batcher: batcher.clone(),
         commands: Arc::new(commands.clone()),

@@ -39,6 +39,8 @@ pub(crate) struct Lists {
 pub(crate) const WHOLE: u32 = 10_000;
 /// Entries of each list that are read together with others; few users have as many.
 pub(crate) const TOGETHER: u32 = 1000;
+/// Users whose lists are read together: all of them are in memory at once.
+pub(crate) const USERS_TOGETHER: usize = 128;
 
 impl Group for Lists {
     type Command = UserId;

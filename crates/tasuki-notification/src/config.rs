@@ -143,15 +143,32 @@ pub struct Webhook {
     pub backoff_max: Duration,
     #[serde(deserialize_with = "some")]
     pub circuit_failures: u32,
-    #[serde(with = "humantime_serde")]
+    #[serde(deserialize_with = "given_up_after")]
     pub disable_after: Duration,
-    #[serde(with = "humantime_serde")]
-    pub keep_for_disabled: Duration,
+    #[serde(deserialize_with = "given_up_after")]
+    pub keep_for_closed: Duration,
     pub allow_private_addresses: bool,
-    #[serde(with = "humantime_serde")]
+    #[serde(deserialize_with = "rotation_overlap")]
     pub rotation_overlap: Duration,
     #[serde(deserialize_with = "some")]
     pub endpoints_per_user: u32,
+}
+
+impl Notification {
+    /// Why settings that are fine each by itself do not go together; nothing if they do.
+    pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
+        let (failing, closed) = (self.webhook.disable_after, self.webhook.keep_for_closed);
+        let days = self.retention.retention_days;
+        // What an endpoint is owed may wait for so long, and what waits for longer is an anomaly.
+        if failing + closed < DAY * u32::from(days) {
+            return None;
+        }
+        let problem = format!(
+            "{closed:?} and notification.webhook.disable-after, {failing:?}, are together not less \
+             than notification.retention.retention-days, {days}"
+        );
+        Some(("notification.webhook.keep-for-closed", problem))
+    }
 }
 
 impl Webhook {
@@ -268,6 +285,15 @@ fn webhook_wait<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, 
     time_within(deserializer, &(Duration::from_millis(1)..=DAY))
 }
 
+fn given_up_after<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    time_within(deserializer, &(HOUR..=DAY * 365))
+}
+
+/// Nothing: an old secret ends at once.
+fn rotation_overlap<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    time_within(deserializer, &(Duration::ZERO..=DAY * 30))
+}
+
 fn some<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     within(u32::deserialize(deserializer)?, &(1..=1_000_000))
 }
@@ -330,10 +356,24 @@ mod tests {
         is_refused("webhook.concurrency", 0, "0 is not from 1 to 10000");
         is_refused("webhook.timeout", "0s", "0ns is not from 100ms to 3600s");
         is_refused("webhook.circuit-failures", 0, "0 is not from 1");
+        is_refused("webhook.disable-after", "1m", "60s is not from 3600s to");
+        is_refused("webhook.keep-for-closed", "0s", "0ns is not from 3600s to");
+        is_refused("webhook.rotation-overlap", "31d", "from 0ns to 2592000s");
         is_refused("live-stream.lifetime", "2d", "is not from 1s to 86400s");
         is_refused("live-stream.per-user", 0, "0 is not from 1");
         is_refused("live-stream.per-process", 0, "0 is not from 1");
         assert!(read("notification.retention.retention-days", 8).is_ok());
+    }
+
+    #[test]
+    fn what_endpoints_are_owed_is_given_up_before_it_is_an_anomaly() {
+        let days = |days: i64| read("notification.retention.retention-days", days).unwrap();
+        assert_eq!(days(20).contradiction(), None);
+        let (key, problem) = days(19).contradiction().unwrap();
+        assert_eq!(key, "notification.webhook.keep-for-closed");
+        for other in ["webhook.disable-after", "retention.retention-days, 19"] {
+            assert!(problem.contains(other), "{problem}");
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! One transaction for a whole batch: the ids of its events into the inbox, the notifications of
 //! the new ones beside them. Only after the commit is anything acknowledged. A batch that fails is
 //! taken apart, so that one bad message can't hold up the others; unless the database is away or
-//! takes nothing, which is nobody's fault. Then no other message is asked for until an event that
-//! failed goes in: a database that merely answers may be a standby, or have a full disk.
+//! takes nothing, which is nobody's fault. Then no other message is asked for until the events that
+//! failed go in: a database that merely answers may be a standby, or have a full disk.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -60,8 +60,9 @@ pub(crate) struct Intake {
     pub(crate) clock: Clock,
     /// Rung when there is something to deliver.
     pub(crate) bell: Bell,
-    /// An event that did not go in because the database was away, until something does.
-    pub(crate) stuck: Arc<Mutex<Option<Incoming>>>,
+    /// The events of a batch that did not go in because the database was away, until something
+    /// does. All of them: one that was here before would go in without a write.
+    pub(crate) stuck: Arc<Mutex<Vec<Incoming>>>,
 }
 
 impl Intake {
@@ -74,12 +75,12 @@ impl Intake {
     async fn take_all(&self, events: &[&Incoming]) -> Result<(), Failed> {
         let taken = self.commit(events).await;
         let is_away = taken.as_ref().is_err_and(Failed::is_away);
-        let stuck = events.first().filter(|_| is_away);
-        *self.stuck() = stuck.map(|event| (*event).clone());
+        let stuck = events.iter().filter(|_| is_away);
+        *self.stuck() = stuck.map(|event| (*event).clone()).collect();
         taken
     }
 
-    fn stuck(&self) -> MutexGuard<'_, Option<Incoming>> {
+    fn stuck(&self) -> MutexGuard<'_, Vec<Incoming>> {
         self.stuck.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -207,13 +208,14 @@ impl Handler for Intake {
 
     async fn ready(&self) -> Result<(), Error> {
         let stuck = self.stuck().clone();
-        let Some(event) = stuck else {
+        if stuck.is_empty() {
             let mut connection = self.pool.acquire().await?;
             return Ok(store::ping(&mut connection).await?);
-        };
-        match self.take_all(&[&event]).await {
+        }
+        let events: Vec<_> = stuck.iter().collect();
+        match self.take_all(&events).await {
             Err(error) if error.is_away() => Err(error.into()),
-            // Its message comes again, and the inbox knows it; also a refusal is an answer.
+            // Their messages come again, and the inbox knows them; also a refusal is an answer.
             Ok(()) | Err(_) => Ok(()),
         }
     }

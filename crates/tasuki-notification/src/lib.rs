@@ -56,9 +56,12 @@ pub const SCOPES: [&str; 2] = ["notification:read", "notification:write"];
 /// Reads its section.
 ///
 /// # Errors
-/// When a value does not fit, or is only safe in development.
+/// When a value does not fit, alone or beside another, or is only safe in development.
 pub fn config(config: &Config) -> Result<Notification, ConfigError> {
     let own: Notification = config.section(NAME)?;
+    if let Some((key, problem)) = own.contradiction() {
+        return Err(ConfigError::invalid(key, &problem));
+    }
     let common = Common::read(config)?;
     if common.platform.mode == Mode::Production {
         if own.delivery.failure_injection.enabled {

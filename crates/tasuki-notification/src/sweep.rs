@@ -144,17 +144,28 @@ impl Sweep {
         );
     }
 
-    /// Compares the messages in `from..=to`, and remembers that it did.
-    async fn compare(&self, stream: &StreamState, from: u64, to: u64) -> Result<(), Error> {
+    /// Compares the messages in `range`, and remembers that it did; `false` if it was for nothing,
+    /// because somebody else has changed how far the stream is `swept`.
+    async fn compare(
+        &self,
+        stream: &StreamState,
+        swept: u64,
+        range: RangeInclusive<u64>,
+    ) -> Result<bool, Error> {
         let of = self.reading(stream);
+        let (from, to) = (*range.start(), *range.end());
         let held = self.bus.ids_between(of.stream, from, to).await?;
-        let unknown = self.unknown(&of, from..=to, &held).await?;
+        let unknown = self.unknown(&of, range, &held).await?;
         let suspects = self.look_at(of.stream, &unknown).await?;
         let known = match held.last() {
             Some((sequence, id)) => Some((i64::try_from(*sequence)?, *id)),
             None => None,
         };
         let mut tx = begin(&self.pool).await?;
+        let (before, now) = (i64::try_from(swept)?, i64::try_from(to)?);
+        if !broker::remember_sweep(&mut tx, &of, before, now, known).await? {
+            return Ok(false);
+        }
         let events: Vec<Uuid> = suspects.iter().filter_map(|it| it.event).collect();
         let seen = self.inbox.seen(&mut tx, NAME, &events).await?;
         for suspect in &suspects {
@@ -162,9 +173,8 @@ impl Sweep {
                 self.miss(&mut tx, &of, suspect).await?;
             }
         }
-        broker::remember_sweep(&mut tx, &of, i64::try_from(to)?, known).await?;
         tx.commit().await?;
-        Ok(())
+        Ok(true)
     }
 
     /// The numbers whose messages are neither processed by their id nor set aside.
@@ -276,8 +286,10 @@ impl Worker for Sweep {
             *before = None;
             return Ok(Tick::Idle);
         };
+        // A floor of before that is above the stream's end is that of what was lost: the numbers
+        // below it are given again, and what gets them was not delivered yet.
         let ripe = before
-            .filter(|(of, _)| *of == stream.created_at)
+            .filter(|(of, floor)| *of == stream.created_at && *floor <= stream.last_sequence)
             .map_or(0, |(_, floor)| floor.min(settled));
         *before = Some((stream.created_at, settled));
         // What is too old is gone.
@@ -286,7 +298,11 @@ impl Worker for Sweep {
         if from > to {
             return Ok(Tick::Idle);
         }
-        self.compare(stream, from, to).await?;
+        if !self.compare(stream, swept, from..=to).await? {
+            // Perhaps it begins again, and the floor is that of what was lost.
+            *before = None;
+            return Ok(Tick::Idle);
+        }
         // At the end there is nothing more until the next look.
         if to == ripe {
             return Ok(Tick::Idle);

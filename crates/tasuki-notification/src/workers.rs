@@ -145,7 +145,7 @@ impl Shop<'_> {
             pool: self.tables.database.workers.clone(),
             sender: self.sender.clone(),
             places: webhook.endpoint_concurrency,
-            keep: webhook.keep_for_disabled,
+            keep: webhook.keep_for_closed,
             limits: Limits {
                 failures: i32::try_from(webhook.circuit_failures).unwrap_or(i32::MAX),
                 first_hold: HOLD.0,
@@ -153,6 +153,7 @@ impl Shop<'_> {
                 disable_after: webhook.disable_after,
             },
             round: std::sync::Mutex::default(),
+            deliveries: self.deliveries.clone(),
             clock: self.clock.clone(),
         };
         let inside = Runner::new(inside, self.lease(Unit::Batch, IN_FLIGHT));

@@ -213,17 +213,14 @@ pub fn is_away(error: &sqlx::Error) -> bool {
         | sqlx::Error::Tls(_)
         | sqlx::Error::PoolTimedOut
         | sqlx::Error::PoolClosed
+        | sqlx::Error::BeginFailed
         | sqlx::Error::WorkerCrashed => true,
         sqlx::Error::Database(database) => database.code().is_some_and(|code| {
             // Connection exceptions; no disk, memory or connection left; shutting down, crashed,
-            // starting; a standby that is not promoted yet, which says 0A000 to a transaction that
-            // is to write; the disk can't be read.
+            // starting; a standby that is not promoted yet; the disk can't be read.
             let classes = ["08", "53"];
             classes.iter().any(|class| code.starts_with(class))
-                || matches!(
-                    &*code,
-                    "57P01" | "57P02" | "57P03" | "0A000" | "25006" | "58030"
-                )
+                || matches!(&*code, "57P01" | "57P02" | "57P03" | "25006" | "58030")
         }),
         _ => false,
     }

@@ -6,22 +6,24 @@ use http::header::HeaderName;
 use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 use tasuki::batch;
-use tasuki::idempotency::{self, Reply, Request, RequestHash};
+use tasuki::idempotency::{self, LockNumber, Reply, Request, RequestHash};
 use tasuki_contract::entitlement::{
     Bulk, BulkResults, ConsumeBody, Entitlement, GrantBody, RevokeBody,
 };
 use tasuki_contract::error::ErrorBody;
+use tasuki_contract::names::Sku;
 use tasuki_service::auth::{Caller, Unattended};
 use tasuki_service::http::{ApiError, Json, answer};
 use tasuki_service::telemetry::trace;
+use tokio::time::timeout;
 use tracing::Span;
 
 use super::access::{Consume, Grant, Revoke};
 use super::key::IdempotencyKey;
 use super::{App, batch_failed, named};
-use crate::commands::{Command, Form, Served};
+use crate::commands::{Command, Form, Served, lock};
 use crate::domain::{Operation, Order};
-use crate::error::Error;
+use crate::error::{Error, Held};
 use crate::patience::Patience;
 
 /// The most items of a bulk request.
@@ -197,21 +199,47 @@ async fn serve_one(
     request: Request,
     order: Order,
 ) -> Result<Response, ApiError> {
-    let command = Command {
+    let (sku, lock) = (order.sku.clone(), lock(&order));
+    let mut command = Command {
         request,
         orders: vec![order],
         form: Form::One,
         traceparent: trace::traceparent(&Span::current()),
+        insists: false,
     };
     let mut patience = Patience::new(app.wait);
     let served = loop {
         let served = app.batcher.submit(command.clone()).await;
-        let is_held = matches!(&served, Err(batch::Error::Refused(error)) if error.is_held());
-        if !is_held || !patience.pause().await {
+        let held = match &served {
+            Err(batch::Error::Refused(error)) => error.held(),
+            _ => None,
+        };
+        let Some(held) = held else {
+            patience.free();
+            break served;
+        };
+        if command.insists {
+            if held == Held::Entitlement && patience.is_spokesman() {
+                held_for_too_long(&sku, lock);
+            }
             break served;
         }
+        let may_be_free = match held {
+            Held::Key => patience.pause().await,
+            Held::Entitlement => patience.outlast(lock, &app.commands.gates).await,
+        };
+        command.insists = !may_be_free;
     };
     respond(action, served.map_err(|error| batch_failed(&error, failed)))
+}
+
+/// Not by everybody who waited for it: by the one who asked for all.
+fn held_for_too_long(sku: &Sku, lock: LockNumber) {
+    tracing::warn!(
+        entitlement.sku = sku.as_str(),
+        lock.number = lock.get(),
+        "somebody holds an entitlement for too long",
+    );
 }
 
 async fn serve_many<T>(
@@ -233,20 +261,29 @@ async fn serve_many<T>(
         request,
         form: Form::Many,
         traceparent: trace::traceparent(&Span::current()),
+        insists: false,
     };
-    let mut patience = Patience::new(app.wait);
-    let served = loop {
-        // Never closed: whoever gets no turn in time is cut by the limit of a request. Given back
-        // while it waits for others.
-        let turn = app.bulk.acquire().await;
-        let served = app.commands.serve_many(&command).await;
+    respond(action, serve_in_turn(app, &command).await)
+}
+
+/// Does a command with many orders when it is its turn.
+async fn serve_in_turn(app: &App, command: &Command) -> Result<Served, ApiError> {
+    let mut patience = None;
+    loop {
+        // Never closed. Given back while it waits for others.
+        let Ok(turn) = timeout(app.wait, app.bulk.acquire()).await else {
+            let message = "too many bulk requests wait, try again";
+            return Err(ApiError::unavailable(message));
+        };
+        // From its first turn on: what it waited for that is no fault of whoever holds something.
+        let patience = patience.get_or_insert_with(|| Patience::new(app.wait));
+        let served = app.commands.serve_many(command).await;
         drop(turn);
-        let is_held = matches!(&served, Err(error) if error.is_held());
+        let is_held = matches!(&served, Err(error) if error.held().is_some());
         if !is_held || !patience.pause().await {
-            break served;
+            return served.map_err(|error| failed(&error));
         }
-    };
-    respond(action, served.map_err(|error| failed(&error)))
+    }
 }
 
 fn respond(action: &'static str, served: Result<Served, ApiError>) -> Result<Response, ApiError> {
@@ -297,7 +334,6 @@ fn failed(error: &Error) -> ApiError {
         .retry_after(std::time::Duration::from_secs(1));
     }
     if let Error::Idempotency(idempotency::Error::Held) = error {
-        tracing::warn!("somebody holds an entitlement for too long");
         return ApiError::unavailable("another request is changing this entitlement, try again");
     }
     match error.database() {

@@ -12,26 +12,9 @@ pub(crate) struct Due {
     pub(crate) source_id: String,
 }
 
-/// Entitlements that have run out, the longest ago first, at most `limit`.
-pub(crate) async fn run_out(connection: &mut PgConnection, limit: i64) -> sqlx::Result<Vec<Due>> {
-    sqlx::query_as!(
-        Due,
-        r#"
-        SELECT expires_at AS "expires_at!", user_id, stock_keeping_unit, source_id
-        FROM entitlement.entitlements
-        WHERE expires_at <= now()
-        ORDER BY expires_at
-        LIMIT $1
-        "#,
-        limit,
-    )
-    .fetch_all(connection)
-    .await
-}
-
-/// As [`run_out`], those beyond `after`, in an order in which each has a place of its own. Where
-/// many run out at the same moment they have to be sorted for it.
-pub(crate) async fn run_out_beyond(
+/// Entitlements that have run out, the longest ago first, at most `limit`: those beyond `after`, in
+/// an order in which each has a place of its own. The index has them in it.
+pub(crate) async fn run_out(
     connection: &mut PgConnection,
     after: Option<&Due>,
     limit: i64,
@@ -42,10 +25,10 @@ pub(crate) async fn run_out_beyond(
         SELECT expires_at AS "expires_at!", user_id, stock_keeping_unit, source_id
         FROM entitlement.entitlements
         WHERE expires_at <= now()
-            AND expires_at >= COALESCE($1::timestamptz, '-infinity')
-            AND (
-                $1::timestamptz IS NULL
-                OR (expires_at, user_id, stock_keeping_unit) > ($1, $2::text, $3::text)
+            AND (expires_at, user_id, stock_keeping_unit) > (
+                COALESCE($1::timestamptz, '-infinity'),
+                COALESCE($2::text, ''),
+                COALESCE($3::text, '')
             )
         ORDER BY expires_at, user_id, stock_keeping_unit
         LIMIT $4

@@ -1,6 +1,7 @@
 //! The SQL of entitlement.
 
 mod due;
+mod limit;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,7 +11,8 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::domain::{Change, Holding, Status};
-pub(crate) use due::{Due, run_out, run_out_beyond};
+pub(crate) use due::{Due, run_out};
+pub(crate) use limit::{set_statement_timeout, statement_timeout};
 
 /// A user and a SKU: which entitlement.
 pub(crate) type Pair<'a> = (&'a str, &'a str);

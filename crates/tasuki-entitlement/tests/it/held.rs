@@ -33,6 +33,29 @@ async fn stalled(world: &World, user: &str, sku: &str) -> Transaction<'static, P
     stalled
 }
 
+/// A transaction that makes whoever writes into the audit stand still in the middle of its own.
+async fn audit_locked(world: &World) -> Transaction<'static, Postgres> {
+    let mut stalled = world.env.db.pool.begin().await.unwrap();
+    sqlx::query("LOCK TABLE entitlement.entitlement_audit IN SHARE MODE")
+        .execute(&mut *stalled)
+        .await
+        .unwrap();
+    stalled
+}
+
+/// Somebody does.
+async fn stands_still(world: &World) {
+    eventually("somebody stands still", async || {
+        let waiting = world.count(
+            "SELECT count(*) FROM pg_stat_activity
+             WHERE datname = current_database() AND wait_event_type = 'Lock'
+                 AND query LIKE '%INSERT INTO entitlement.entitlement_audit%'",
+        );
+        (waiting.await == 1).then_some(())
+    })
+    .await;
+}
+
 fn unavailable(told: &Reply) {
     let status = StatusCode::SERVICE_UNAVAILABLE;
     assert_eq!(told.status, status, "{}", told.text);
@@ -87,24 +110,11 @@ async fn a_request_whose_twin_still_runs_is_told_so_after_a_bounded_wait_and_not
     let world = world().await;
     let second = world.another().await;
     let (path, ask) = ("/v1/entitlements/grants", body("u", "s"));
-    // Whoever writes into the audit stands still in the middle of its transaction.
-    let mut stalled = world.env.db.pool.begin().await.unwrap();
-    sqlx::query("LOCK TABLE entitlement.entitlement_audit IN SHARE MODE")
-        .execute(&mut *stalled)
-        .await
-        .unwrap();
+    let stalled = audit_locked(&world).await;
 
     let first = world.grant("k", &ask);
     let others = async {
-        eventually("the first stands still", async || {
-            let waiting = world.count(
-                "SELECT count(*) FROM pg_stat_activity
-                 WHERE datname = current_database() AND wait_event_type = 'Lock'
-                     AND query LIKE '%INSERT INTO entitlement.entitlement_audit%'",
-            );
-            (waiting.await == 1).then_some(())
-        })
-        .await;
+        stands_still(&world).await;
         let twin = world.post_to(&second, path, "k", &ask);
         let other = world.post_to(&second, path, "other", &ask);
         let told = tokio::join!(twin, other);
@@ -166,4 +176,52 @@ async fn a_bulk_request_that_waits_for_one_item_lets_the_others_go() {
         done.json()["results"][1]["error"]["message"],
         "already ACTIVE"
     );
+}
+
+#[tokio::test]
+async fn a_bulk_request_that_gets_no_turn_is_told_so_in_time() {
+    let world = world().await;
+    let path = "/v1/entitlements/grants/bulk";
+    let (one, other) = (
+        json!({ "items": [body("u1", "s")] }),
+        json!({ "items": [body("u2", "s")] }),
+    );
+    let stalled = audit_locked(&world).await;
+
+    let first = world.post(path, "one", &one);
+    let second = async {
+        stands_still(&world).await;
+        let told = world.post(path, "other", &other).await;
+        stalled.rollback().await.unwrap();
+        told
+    };
+    let (first, told) = tokio::join!(first, second);
+    unavailable(&told);
+    let message = "too many bulk requests wait, try again";
+    assert_eq!(told.json()["message"], message);
+    assert_eq!(first.status, StatusCode::OK, "{}", first.text);
+    let done = world.post(path, "other", &other).await;
+    assert_eq!(done.status, StatusCode::OK, "{}", done.text);
+}
+
+#[tokio::test]
+async fn what_was_answered_is_repeated_also_while_its_own_process_stands_still() {
+    let world = world().await;
+    let ask = body("u", "s");
+    let granted = world.grant("k", &ask).await;
+    let stalled = audit_locked(&world).await;
+
+    let running = world.revoke("r", &ask);
+    let others = async {
+        stands_still(&world).await;
+        let again = world.grant("k", &ask);
+        let twin = world.revoke("r", &ask);
+        let told = tokio::join!(again, twin);
+        stalled.rollback().await.unwrap();
+        told
+    };
+    let (revoked, (again, twin)) = tokio::join!(running, others);
+    assert_eq!((again.status, &again.text), (granted.status, &granted.text));
+    assert_eq!(twin.code(), "IDEMPOTENCY_KEY_IN_PROGRESS");
+    assert_eq!(revoked.status, StatusCode::OK, "{}", revoked.text);
 }

@@ -93,6 +93,57 @@ async fn what_can_not_be_revoked_holds_up_nothing_else_that_has_run_out() {
 }
 
 #[tokio::test]
+async fn what_runs_out_at_one_moment_is_revoked_once_by_however_many_processes() {
+    let world = World::start().await;
+    let _second = world.another().await;
+    sqlx::query(
+        "INSERT INTO entitlement.entitlements
+             (user_id, stock_keeping_unit, status, version, expires_at, source, source_id, updated_at)
+         SELECT 'u' || number, 's', 'ACTIVE', 1, now(), 'a', 'b', now()
+         FROM generate_series(1, 2500) AS due (number)",
+    )
+    .execute(&world.env.db.pool)
+    .await
+    .unwrap();
+    eventually("all are revoked", async || {
+        let left = "SELECT count(*) FROM entitlement.entitlements WHERE status = 'ACTIVE'";
+        (world.count(left).await == 0).then_some(())
+    })
+    .await;
+    let told = "SELECT count(*) FROM entitlement.entitlement_audit WHERE action = 'EXPIRE'";
+    assert_eq!(world.count(told).await, 2500);
+}
+
+#[tokio::test]
+async fn nothing_is_revoked_while_another_process_is_at_it() {
+    let world = World::start().await;
+    let pool = &world.env.db.pool;
+    for sku in ["first", "second"] {
+        world.grant(sku, &body("u", sku)).await;
+    }
+    let mut other = pool.begin().await.unwrap();
+    let number = tasuki::idempotency::LockNumber::of(&["entitlement", "expiry"]);
+    let turn = eventually("it is our turn", async || {
+        let held = tasuki::idempotency::try_lock_all(&mut other, &[number]).await;
+        held.unwrap().is_empty().then_some(())
+    });
+    turn.await;
+    sqlx::query("UPDATE entitlement.entitlements SET expires_at = now()")
+        .execute(pool)
+        .await
+        .unwrap();
+    // sleep: nothing happens, so there is nothing to wait for; it looks twice a second.
+    tokio::time::sleep(std::time::Duration::from_millis(1200)).await;
+    let revoked = "SELECT count(*) FROM entitlement.entitlements WHERE status = 'REVOKED'";
+    assert_eq!(world.count(revoked).await, 0);
+    other.rollback().await.unwrap();
+    eventually("they are revoked", async || {
+        (world.count(revoked).await == 2).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn consumers_at_the_same_moment_never_take_more_than_there_is() {
     let world = World::start().await;
     let second = world.another().await;

@@ -6,6 +6,7 @@ mod away;
 mod callers;
 mod concurrency;
 mod held;
+mod hot;
 mod idempotency;
 mod lifetime;
 mod refusals;

@@ -7,10 +7,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::{PgConnection, PgPool};
 use tasuki::lease::{Claim, Claimed, Fence, Leases, Outcome, Work};
 use tasuki::retry::{Policy, Verdict};
+use tasuki::worker::Bell;
 use tasuki::{Clock, begin};
 use tasuki_contract::ids::{EventId, NotificationId};
 use tasuki_contract::timestamp;
@@ -22,7 +23,7 @@ use crate::config::FailureInjection;
 use crate::domain::Channel;
 use crate::store::delivery::{self, Row};
 use crate::store::webhooks::owed::{self, Turn};
-use crate::store::webhooks::trouble::{self, Failure, Limits};
+use crate::store::webhooks::trouble::{self, Failure, Limits, Trouble};
 use crate::store::webhooks::{self, Door};
 use crate::store::{self, New};
 use crate::webhook::send::{self, Attempt, Outgoing, Sender};
@@ -30,6 +31,8 @@ use crate::webhook::send::{self, Attempt, Outgoing, Sender};
 const CHANNEL: &str = "webhook";
 /// What the owner of an endpoint is told when it was disabled.
 const DISABLED: &str = "WebhookEndpointDisabled";
+/// What they are told before, when it fails for long.
+const FAILING: &str = "WebhookEndpointFailing";
 /// How soon after an error of ours.
 const SOON: Duration = Duration::from_secs(1);
 /// For how long a receiver that asks for time is given it for nothing; afterwards each time costs
@@ -46,10 +49,12 @@ pub(crate) struct Outside {
     pub(crate) sender: Sender,
     /// Messages to one endpoint that may be under way.
     pub(crate) places: usize,
-    /// How long what a disabled endpoint is owed is kept for it.
+    /// How long what a paused or disabled endpoint is owed is kept for it.
     pub(crate) keep: Duration,
     pub(crate) limits: Limits,
     pub(crate) round: Mutex<Round>,
+    /// Rung when an owner is to be told something.
+    pub(crate) deliveries: Bell,
     pub(crate) clock: Clock,
 }
 
@@ -58,8 +63,27 @@ pub(crate) struct Outside {
 pub(crate) struct Round {
     /// The endpoint after which the next one goes on.
     after: Uuid,
-    /// The last one has not seen all of them.
+    /// Another is to follow at once.
     more: bool,
+    /// Something was taken since the beginning.
+    took: bool,
+}
+
+impl Round {
+    /// A claim that began after `self.after` has come to `next`, or to the end, and took some rows
+    /// or none.
+    ///
+    /// A round of several claims that took something is followed by another, for what came due
+    /// behind them. One that took nothing is not: endpoints that are paused or held would be walked
+    /// over without a pause. A ring during it is kept, and begins the next.
+    fn went(&mut self, next: Option<Uuid>, took: bool) {
+        self.took |= took;
+        self.more = match next {
+            Some(_) => true,
+            None => std::mem::take(&mut self.took) && !self.after.is_nil(),
+        };
+        self.after = next.unwrap_or_default();
+    }
 }
 
 /// How a delivery ended that needs no other.
@@ -111,13 +135,13 @@ impl Outside {
     /// was claimed: the message goes back to its place, and waits there until it is open again.
     fn closed(&self, door: &Door) -> Option<Outcome<End>> {
         let stay = |why: &str| Some(back(Duration::ZERO, why));
+        let is_over = door.closed_for >= Some(self.keep.as_secs_f64());
         match door.status.as_str() {
             "ENABLED" if !door.is_held => None,
             "ENABLED" => stay("the endpoint is left alone for a while"),
+            "PAUSED" if is_over => Some(withdrawn("the endpoint was paused for too long")),
             "PAUSED" => stay("the endpoint is paused"),
-            _ if door.disabled_for >= Some(self.keep.as_secs_f64()) => {
-                Some(withdrawn("the endpoint was disabled for too long"))
-            }
+            _ if is_over => Some(withdrawn("the endpoint was disabled for too long")),
             _ => stay("the endpoint is disabled"),
         }
     }
@@ -195,12 +219,17 @@ impl Outside {
         };
         let noted = async {
             let mut connection = self.pool.acquire().await?;
-            if trouble::failed(&mut connection, &failure, &self.limits).await? {
-                drop(connection);
-                self.disable(endpoint, "it did nothing but fail for too long")
-                    .await?;
+            let found = trouble::failed(&mut connection, &failure, &self.limits).await?;
+            drop(connection);
+            match found {
+                Trouble::Passing => Ok(()),
+                Trouble::Lasting => self.warn(endpoint).await,
+                Trouble::Hopeless => {
+                    let why = "it did nothing but fail for too long";
+                    self.disable(endpoint, why, Some(self.limits.failures))
+                        .await
+                }
             }
-            Ok::<_, sqlx::Error>(())
         };
         if let Err(error) = noted.await {
             // The next message that fails says the same.
@@ -210,36 +239,76 @@ impl Outside {
 
     /// Disables an endpoint that no message can or may reach. What it is owed is kept for a while.
     async fn give_up(&self, endpoint: Uuid, why: &str) -> Outcome<End> {
-        match self.disable(endpoint, why).await {
+        match self.disable(endpoint, why, None).await {
             Ok(()) => back(Duration::ZERO, why),
             Err(error) => back(SOON, &error.to_string()),
         }
     }
 
-    /// Disables an endpoint and tells its owner, in one transaction.
-    async fn disable(&self, endpoint: Uuid, reason: &str) -> sqlx::Result<()> {
+    /// Disables an endpoint and tells its owner, in one transaction; with `failures`, only if it
+    /// still has so many in a row.
+    async fn disable(
+        &self,
+        endpoint: Uuid,
+        reason: &str,
+        failures: Option<i32>,
+    ) -> sqlx::Result<()> {
         let mut tx = begin(&self.pool).await?;
-        let Some(owner) = trouble::disable(&mut tx, endpoint, reason).await? else {
+        let Some(owner) = trouble::disable(&mut tx, endpoint, reason, failures).await? else {
             return Ok(());
         };
+        let payload = json!({ "endpoint_id": endpoint, "reason": reason });
+        self.tell(&mut tx, &owner, DISABLED, endpoint, &payload)
+            .await?;
+        tx.commit().await?;
+        self.deliveries.ring();
+        tracing::warn!(endpoint.id = %endpoint, reason, "webhook endpoint disabled");
+        Ok(())
+    }
+
+    /// Tells the owner of an endpoint that it will be disabled if nothing changes, once.
+    async fn warn(&self, endpoint: Uuid) -> sqlx::Result<()> {
+        let mut tx = begin(&self.pool).await?;
+        let Some(warned) = trouble::warn(&mut tx, endpoint, &self.limits).await? else {
+            return Ok(());
+        };
+        let payload = json!({
+            "endpoint_id": endpoint,
+            "failing_since": timestamp::format(warned.failing_since).unwrap_or_default(),
+            "disabled_at": timestamp::format(warned.disabled_at).unwrap_or_default(),
+        });
+        self.tell(&mut tx, &warned.user_id, FAILING, endpoint, &payload)
+            .await?;
+        tx.commit().await?;
+        self.deliveries.ring();
+        tracing::warn!(endpoint.id = %endpoint, "webhook endpoint fails for long, its owner is told");
+        Ok(())
+    }
+
+    /// Puts something about an endpoint into its owner's inbox, whatever the preferences say.
+    async fn tell(
+        &self,
+        tx: &mut PgConnection,
+        owner: &str,
+        kind: &str,
+        endpoint: Uuid,
+        payload: &Value,
+    ) -> sqlx::Result<()> {
         let now = self.clock.now();
         let told = New {
             id: NotificationId::new(&self.clock).as_uuid(),
             event_id: EventId::new(&self.clock).as_uuid(),
-            user: &owner,
-            kind: DISABLED,
+            user: owner,
+            kind,
             channel: Channel::InApp,
             endpoint: None,
             aggregate_key: &format!("webhook:{endpoint}"),
             version: now.unix_timestamp(),
             occurred_at: now,
-            payload: &json!({ "endpoint_id": endpoint, "reason": reason }),
+            payload,
             traceparent: None,
         };
-        store::insert(&mut tx, &[told]).await?;
-        tx.commit().await?;
-        tracing::warn!(endpoint.id = %endpoint, reason, "webhook endpoint disabled");
-        Ok(())
+        store::insert(tx, &[told]).await
     }
 
     fn failed(&self, claimed: &Claimed<Row>, verdict: Verdict, error: &str) -> Outcome<End> {
@@ -300,18 +369,13 @@ impl Work for Outside {
         connection: &mut PgConnection,
         claim: &Claim<'_>,
     ) -> sqlx::Result<Vec<Claimed<Row>>> {
-        let after = self.round().after;
         let turn = Turn {
-            after,
+            after: self.round().after,
             places: self.places,
             keep: self.keep.as_secs_f64(),
         };
         let (rows, next) = owed::claim(connection, &self.leases, claim, &turn).await?;
-        // From the end back to the beginning, also when this was not the beginning.
-        *self.round() = Round {
-            after: next.unwrap_or_default(),
-            more: next.is_some() || !after.is_nil(),
-        };
+        self.round().went(next, !rows.is_empty());
         Ok(rows)
     }
 
@@ -363,5 +427,40 @@ impl Work for Outside {
             message,
             CHANNEL,
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_is_followed_by_another_only_if_it_was_long_and_took_something() {
+        let place = Some(Uuid::max());
+        for (claims, expected) in [
+            // All of them in one claim.
+            (vec![(None, false)], false),
+            (vec![(None, true)], false),
+            // Several claims, of which one took something, or none did.
+            (vec![(place, true), (None, false)], true),
+            (vec![(place, false), (place, false), (None, true)], true),
+            (vec![(place, false), (None, false)], false),
+            // What the round before took says nothing of the next.
+            (
+                vec![(place, true), (None, true), (place, false), (None, false)],
+                false,
+            ),
+            (vec![(None, true), (place, false), (None, false)], false),
+            // Not at the end yet.
+            (vec![(place, false)], true),
+        ] {
+            let mut round = Round::default();
+            for (next, took) in &claims {
+                round.went(*next, *took);
+            }
+            assert_eq!(round.more, expected, "{claims:?}");
+            let (last, _) = claims[claims.len() - 1];
+            assert_eq!(round.after, last.unwrap_or_default());
+        }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Every event's id is its number in the inbox. A client that comes back with `Last-Event-ID` gets
 //! what it missed, then what is new: both are read from the database by number, so there is no
-//! moment between the two. Without it, it gets what is new from now on.
+//! moment between the two. Without it, or with a number above the end of the inbox, it gets what is
+//! new from now on.
 //!
 //! A stream does not live for ever: its client comes back, shows its credential again, and may come
 //! to another process.
@@ -50,7 +51,7 @@ const SHORTEST: f64 = 0.8;
     security(("bearer" = [])),
     params(
         ("user_id" = String, Path),
-        ("Last-Event-ID" = Option<i64>, Header, description = "Go on after this one; without it, from now on"),
+        ("Last-Event-ID" = Option<i64>, Header, description = "Go on after this one; without it, or when it is above the last, from now on"),
     ),
     responses(
         (status = 200, description = "Server-sent events: `id` is the notification's `sequence`, `event` its type, `data` the notification", content_type = "text/event-stream", body = String),
@@ -71,17 +72,19 @@ pub(super) async fn follow(
     permitted.owns(&user)?;
     let user = user_of(user)?.to_string();
     let follower = app.followed.follow(&user).map_err(refused)?;
-    let after = match headers.get("last-event-id") {
+    let asked = match headers.get("last-event-id") {
         Some(text) => {
             let number = text.to_str().ok().and_then(|text| text.trim().parse().ok());
             let bad =
                 || ApiError::bad_request("Last-Event-ID is the id of an event of this stream");
             number.filter(|it: &i64| *it >= 0).ok_or_else(bad)?
         }
-        None => last(&app.pool, &user)
-            .await
-            .map_err(|error| ApiError::database(&error))?,
+        None => i64::MAX,
     };
+    let end = last(&app.pool, &user).await;
+    let end = end.map_err(|error| ApiError::database(&error))?;
+    // A number that was never given, such as that of another inbox, is not waited for.
+    let after = asked.min(end);
     // Also a client that has not had anything yet knows from where to go on.
     let first = Event::default().id(after.to_string()).retry(RETRY);
     let first = stream::once(std::future::ready(Ok(first)));

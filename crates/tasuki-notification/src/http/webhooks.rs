@@ -135,7 +135,7 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Pause a webhook: what comes meanwhile is kept for it.
+/// Pause a webhook: what comes meanwhile is kept for it, for some days.
 #[utoipa::path(
     post,
     path = "/v1/users/{user_id}/webhooks/{endpoint_id}/pause",
@@ -146,6 +146,7 @@ pub(super) async fn delete(
         (status = 200, description = "Paused", body = Webhook),
         (status = 403, description = "`FORBIDDEN`", body = ErrorBody),
         (status = 404, description = "`NOT_FOUND`", body = ErrorBody),
+        (status = 409, description = "`WEBHOOK_DISABLED`: it gets nothing already", body = ErrorBody),
         (status = 503, description = "`UNAVAILABLE`", body = ErrorBody),
     )
 )]
@@ -332,10 +333,7 @@ pub(super) async fn replay(
     let user = user_of(user)?;
     let mut connection = connection(&app).await?;
     if find(&mut connection, &user, id).await?.status == "DISABLED" {
-        return Err(ApiError::conflict(
-            "WEBHOOK_DISABLED",
-            "the webhook is disabled: resume it first",
-        ));
+        return Err(disabled());
     }
     let (endpoint, notification) = (id.as_uuid(), notification.as_uuid());
     let again = owed::replay(&mut connection, user.as_str(), endpoint, notification).await;
@@ -389,19 +387,22 @@ async fn set_status(
     let mut tx = transaction(app).await?;
     find(&mut tx, &user, id).await?;
     let changed = change(&mut tx, id, status).await;
-    changed.map_err(|error| ApiError::database(&error))?;
+    let changed = changed.map_err(|error| ApiError::database(&error))?;
     let endpoint = find(&mut tx, &user, id).await?;
+    if !changed {
+        return Err(disabled());
+    }
     commit(tx).await?;
     Ok(Json(shown(endpoint, None)))
 }
 
-async fn change(tx: &mut PgConnection, id: EndpointId, status: &str) -> sqlx::Result<()> {
-    webhooks::set_status(tx, id.as_uuid(), status).await?;
+async fn change(tx: &mut PgConnection, id: EndpointId, status: &str) -> sqlx::Result<bool> {
+    let changed = webhooks::set_status(tx, id.as_uuid(), status).await?;
     if status == "ENABLED" {
         trouble::succeeded(tx, id.as_uuid(), None).await?;
         owed::make_due(tx, id.as_uuid()).await?;
     }
-    Ok(())
+    Ok(changed)
 }
 
 /// The door to a webhook that may be tested once more.
@@ -464,6 +465,11 @@ fn check(body: &NewWebhook) -> Result<(), ApiError> {
 
 fn unknown() -> ApiError {
     ApiError::not_found("there is no such webhook")
+}
+
+fn disabled() -> ApiError {
+    let message = "the webhook is disabled: resume it first";
+    ApiError::conflict("WEBHOOK_DISABLED", message)
 }
 
 fn shown(endpoint: Endpoint, secret: Option<&Secret>) -> Webhook {

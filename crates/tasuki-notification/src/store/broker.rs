@@ -181,21 +181,23 @@ pub(crate) async fn remember_settled(
     Ok(done.rows_affected() == 1)
 }
 
-/// Remembers how far a stream was swept, and the last message in it that had an id.
+/// Remembers how far a stream was swept, and the last message in it that had an id; unless somebody
+/// else has swept it, or begun again, since `before` was read.
 pub(crate) async fn remember_sweep(
     tx: &mut PgConnection,
     of: &Reading<'_>,
+    before: i64,
     swept_seq: i64,
     known: Option<(i64, Uuid)>,
-) -> sqlx::Result<()> {
-    sqlx::query!(
+) -> sqlx::Result<bool> {
+    let done = sqlx::query!(
         r#"
         UPDATE notification.sweeps
         SET swept_seq = $4,
             known_seq = COALESCE($5, known_seq),
             known_id = COALESCE($6, known_id),
             swept_at = now()
-        WHERE stream = $1 AND consumer = $2 AND stream_created_at = $3
+        WHERE stream = $1 AND consumer = $2 AND stream_created_at = $3 AND swept_seq = $7
         "#,
         of.stream,
         of.consumer,
@@ -203,10 +205,11 @@ pub(crate) async fn remember_sweep(
         swept_seq,
         known.map(|(sequence, _)| sequence),
         known.map(|(_, id)| id),
+        before,
     )
     .execute(tx)
     .await?;
-    Ok(())
+    Ok(done.rows_affected() == 1)
 }
 
 /// An entry of the list of lost messages.

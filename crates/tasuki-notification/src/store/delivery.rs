@@ -164,7 +164,9 @@ pub(crate) async fn sent(
         WITH mine AS (
             DELETE FROM notification.notifications_live AS live
             USING UNNEST($1::uuid[], $2::uuid[]) AS claim (id, token)
-            WHERE live.notification_id = claim.id AND live.claim_token = claim.token
+            -- By the ids, too: whatever the plan, the rows are found by their key.
+            WHERE live.notification_id = ANY($1) AND live.notification_id = claim.id
+                AND live.claim_token = claim.token
             RETURNING live.*
         )
         INSERT INTO notification.notifications_sent (

@@ -4,7 +4,9 @@
 WITH mine AS (
     DELETE FROM notification.notifications_live AS live
     USING UNNEST($1::uuid[], $2::uuid[]) AS claim (id, token)
-    WHERE live.notification_id = claim.id AND live.claim_token = claim.token
+    -- By the ids, too: whatever the plan, the rows are found by their key.
+    WHERE live.notification_id = ANY($1) AND live.notification_id = claim.id
+        AND live.claim_token = claim.token
     RETURNING live.*
 ),
 
@@ -33,9 +35,10 @@ latest AS (
 
 newest AS (
     INSERT INTO notification.shown AS shown (user_id, aggregate_key, version)
-    -- After the inboxes, in every plan: locks of the two tables are taken in one order.
+    -- After all of the inboxes, in every plan: locks of the two tables are taken in one order. Who
+    -- asks whether there is one inbox has it numbered and the others not yet.
     SELECT user_id, aggregate_key, version FROM latest
-    WHERE EXISTS (SELECT FROM numbered)
+    WHERE (SELECT count(*) FROM numbered) > 0
     ON CONFLICT (user_id, aggregate_key) DO UPDATE SET
         version = GREATEST(shown.version, excluded.version), shown_on = excluded.shown_on
     RETURNING shown.user_id, shown.aggregate_key, shown.version

@@ -46,7 +46,8 @@ async fn why_not(aside: &Aside) -> String {
     why.unwrap_or_default()
 }
 
-async fn stop(world: &World) {
+/// Stops the first process.
+pub(crate) async fn stop(world: &World) {
     world.host.phases.stop();
     eventually("it has stopped", async || {
         world.host.stopped.is_finished().then_some(())
@@ -272,6 +273,37 @@ async fn a_stream_that_lost_what_was_swept_is_swept_from_its_beginning() {
         .await;
     world.counts(1, OPEN).await;
     assert_eq!(entry(&aside(&world).await).await.kind, "MISSED");
+}
+
+#[tokio::test]
+async fn a_sweep_that_is_under_way_does_not_undo_that_another_began_again() {
+    let world = World::start().await;
+    let first = granted("u", "a", 1);
+    let sequence = world.tell(&first).await;
+    world.counts(1, SENT).await;
+    world.settled().await;
+    swept(&world, sequence).await;
+    // Here it waits after it has read how far the stream is swept.
+    let mut other = world.env.db.pool.begin().await.unwrap();
+    sqlx::query("LOCK TABLE notification.notification_nats_dlq IN ACCESS EXCLUSIVE MODE")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    world.tell(&granted("u", "b", 1)).await;
+    world.blocked(1, "stream_seq = ANY").await;
+    sqlx::query("UPDATE notification.sweeps SET swept_seq = 0, known_seq = NULL, known_id = NULL")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    sqlx::query("DELETE FROM notification.processed_events WHERE event_id = $1::uuid")
+        .bind(&first.event_id)
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    other.commit().await.unwrap();
+    world.counts(1, OPEN).await;
+    let entry = entry(&aside(&world).await).await;
+    assert_eq!(entry.stream_seq.unsigned_abs(), sequence);
 }
 
 #[tokio::test]

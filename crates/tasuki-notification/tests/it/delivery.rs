@@ -136,3 +136,40 @@ async fn what_is_only_safe_in_development_is_refused_in_production() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_settlement_that_waits_for_an_inbox_holds_nothing_that_comes_after_inboxes() {
+    let world = World::start().await;
+    for user in ["a", "b"] {
+        world.prefer(user, &["in-app"]).await;
+        world.tell(&granted(user, "s", 1)).await;
+    }
+    let shown = "SELECT count(*) FROM notification.notifications_sent";
+    world.counts(2, shown).await;
+    let mut other = world.env.db.pool.begin().await.unwrap();
+    sqlx::query("SELECT FROM notification.inboxes WHERE user_id = 'b' FOR UPDATE")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    // Both at once: one claim, and one settlement.
+    world
+        .execute(
+            "INSERT INTO notification.notifications_live (
+                 notification_id, event_id, user_id, type, channel, aggregate_key, version,
+                 occurred_at, payload_json
+             )
+             SELECT gen_random_uuid(), gen_random_uuid(), user_id, type, channel, aggregate_key,
+                 version + 1, occurred_at, payload_json
+             FROM notification.notifications_sent",
+        )
+        .await;
+    world.blocked(1, "AS claim (id, token)").await;
+    // Whoever has the inbox goes on to what was shown there. That must not be held by who waits for
+    // the inbox.
+    sqlx::query("SELECT FROM notification.shown WHERE user_id = 'b' FOR UPDATE NOWAIT")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    other.commit().await.unwrap();
+    world.counts(4, shown).await;
+}

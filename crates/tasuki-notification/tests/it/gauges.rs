@@ -1,17 +1,18 @@
-//! How deliveries are, as metrics; and gauges as a test sees them.
+//! How deliveries are, as metrics; and metrics as a test sees them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use metrics::{
-    Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString,
+    Unit,
 };
 use tasuki_testkit::eventually;
 
 use crate::support::{World, granted};
 
-/// Remembers every gauge by its last label's value. Install it with
-/// `metrics::set_default_local_recorder`, in a test with one thread.
+/// Remembers every gauge by its last label's value, and every counter by the values of all its
+/// labels. Install it with `metrics::set_default_local_recorder`, in a test with one thread.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gauges(Arc<Mutex<HashMap<(String, String), f64>>>);
 
@@ -21,7 +22,8 @@ struct Cell {
 }
 
 impl Gauges {
-    /// The gauge `name` where its last label has this value; empty for one without labels.
+    /// The gauge `name` where its last label has this value, empty for one without labels; or the
+    /// counter where all of them have these, with spaces between.
     pub(crate) fn get(&self, name: &str, label: &str) -> Option<f64> {
         let name = (name.to_owned(), label.to_owned());
         self.0.lock().unwrap().get(&name).copied()
@@ -50,6 +52,18 @@ impl GaugeFn for Cell {
     }
 }
 
+impl CounterFn for Cell {
+    fn increment(&self, by: u64) {
+        let by = u32::try_from(by).map_or(f64::INFINITY, f64::from);
+        self.change(|value| value + by);
+    }
+
+    fn absolute(&self, to: u64) {
+        let to = u32::try_from(to).map_or(f64::INFINITY, f64::from);
+        self.change(|_| to);
+    }
+}
+
 impl Recorder for Gauges {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
@@ -57,8 +71,12 @@ impl Recorder for Gauges {
 
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
-    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
-        Counter::noop()
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        let labels: Vec<_> = key.labels().map(metrics::Label::value).collect();
+        Counter::from_arc(Arc::new(Cell {
+            gauges: self.clone(),
+            name: (key.name().to_owned(), labels.join(" ")),
+        }))
     }
 
     fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {

@@ -189,6 +189,15 @@ async fn a_last_event_id_that_is_none_is_refused() {
 }
 
 #[tokio::test]
+async fn a_number_above_the_end_of_the_inbox_is_not_waited_for() {
+    let world = World::start().await;
+    world.prefer("u", &["in-app"]).await;
+    let mut stream = follow(&world, &world.host, Some(1000)).await;
+    world.tell(&granted("u", "a", 1)).await;
+    assert_eq!(next(&mut stream).await, Some(1));
+}
+
+#[tokio::test]
 async fn a_client_that_was_away_for_longer_than_notifications_are_kept_goes_on_with_what_is_new() {
     let world = World::start().await;
     world.prefer("u", &["in-app"]).await;

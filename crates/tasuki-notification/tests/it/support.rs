@@ -98,6 +98,23 @@ impl World {
         .await;
     }
 
+    /// Waits until `wanted` statements with `part` in their text wait for somebody's lock.
+    pub(crate) async fn blocked(&self, wanted: i64, part: &str) {
+        eventually(&format!("{wanted} wait: {part}"), async || {
+            let blocked: i64 = sqlx::query_scalar(
+                "SELECT count(*) FROM pg_stat_activity
+                 WHERE datname = current_database() AND wait_event_type = 'Lock'
+                     AND strpos(query, $1) > 0",
+            )
+            .bind(part)
+            .fetch_one(&self.env.db.pool)
+            .await
+            .unwrap();
+            (blocked == wanted).then_some(())
+        })
+        .await;
+    }
+
     pub(crate) async fn execute(&self, sql: &'static str) {
         sqlx::raw_sql(sql).execute(&self.env.db.pool).await.unwrap();
     }

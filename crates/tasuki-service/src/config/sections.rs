@@ -87,11 +87,11 @@ pub struct Database {
     pub acquire_timeout: Duration,
     #[serde(deserialize_with = "some_time")]
     pub connect_timeout: Duration,
-    #[serde(with = "humantime_serde")]
+    #[serde(deserialize_with = "server_limit")]
     pub statement_timeout: Duration,
-    #[serde(with = "humantime_serde")]
+    #[serde(deserialize_with = "server_limit")]
     pub lock_timeout: Duration,
-    #[serde(with = "humantime_serde")]
+    #[serde(deserialize_with = "server_limit")]
     pub idle_in_transaction_timeout: Duration,
     #[serde(with = "humantime_serde")]
     pub start_timeout: Duration,
@@ -304,6 +304,8 @@ fn scopes<'de, D: Deserializer<'de>>(
     let each = all.into_iter().map(|(service, scopes)| {
         let scopes: Result<Vec<String>, _> = match scopes {
             Scopes::List(list) => list.iter().map(|scope| checked(scope.as_str())).collect(),
+            // An empty one takes away what a file says.
+            Scopes::Text(text) if text.trim().is_empty() => Ok(Vec::new()),
             Scopes::Text(text) => text.split(',').map(checked).collect(),
         };
         scopes.map(|scopes| (service, scopes))
@@ -325,6 +327,16 @@ fn connections<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NonZeroU32,
         return Err(serde::de::Error::custom(format!("it is at most {MOST}")));
     }
     Ok(number)
+}
+
+/// The server counts in milliseconds, and takes 0 for no limit: a process that is stopped in the
+/// middle of a transaction would hold its locks for ever.
+fn server_limit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let limit: Duration = humantime_serde::deserialize(deserializer)?;
+    if limit < Duration::from_millis(1) {
+        return Err(serde::de::Error::custom("it is at least 1ms"));
+    }
+    Ok(limit)
 }
 
 fn some_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {

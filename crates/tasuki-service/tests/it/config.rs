@@ -188,10 +188,26 @@ fn what_a_service_may_do_for_itself_is_nothing_or_a_list_or_a_text_of_scopes() {
         let auth = Common::read(&config.unwrap()).unwrap().auth;
         assert_eq!(auth.callers["shop"], scopes);
     }
+    let nothing = environment(&[("TASUKI_AUTH__CALLERS__SHOP", "")]).unwrap();
+    assert!(Common::read(&nothing).unwrap().auth.callers["shop"].is_empty());
     let wrong = environment(&[("TASUKI_AUTH__CALLERS__SHOP", "everything")]).unwrap();
     let refused = Common::read(&wrong).unwrap_err().to_string();
     assert!(refused.contains("auth.callers"), "{refused}");
     assert!(refused.contains("`everything` is not a scope"), "{refused}");
+}
+
+#[test]
+fn limits_that_the_server_would_take_for_none_are_refused() {
+    for name in [
+        "STATEMENT_TIMEOUT",
+        "LOCK_TIMEOUT",
+        "IDLE_IN_TRANSACTION_TIMEOUT",
+    ] {
+        let name = format!("TASUKI_DATABASE__{name}");
+        let config = environment(&[(name.as_str(), "0s")]).unwrap();
+        let refused = Common::read(&config).unwrap_err().to_string();
+        assert!(refused.contains("it is at least 1ms"), "{refused}");
+    }
 }
 
 #[test]

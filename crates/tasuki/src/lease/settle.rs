@@ -166,15 +166,25 @@ impl<W: Work> Desk<W> {
         crash_point("lease.settled");
         if !taken.rest.is_empty() {
             let settled = self.put_back(&taken.rest).await?;
+            self.make_way();
             self.let_go(taken.rest.drain(..).map(|(fence, _)| fence), &settled);
         }
         let few = taken.dead.len().min(BURIED_AT_ONCE);
         if few > 0 {
             let dead = taken.dead.get(..few).unwrap_or_default();
             let settled = within(self.patience(), self.kill(dead)).await?;
+            self.make_way();
             self.let_go(taken.dead.drain(..few).map(|(fence, _)| fence), &settled);
         }
         Ok(())
+    }
+
+    /// Rows were put back that are not due now: if every end makes others claimable, also of a row
+    /// that is not done, the next claim comes at once.
+    fn make_way(&self) {
+        if self.work.frees_others(&[]) {
+            self.wake.wake();
+        }
     }
 
     pub(super) async fn line(&self) -> sqlx::Result<Line> {

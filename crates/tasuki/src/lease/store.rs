@@ -361,7 +361,7 @@ WITH put_back AS (
     FROM unnest(
         $1::uuid [], $2::uuid [], $3::text [], $4::float8 [], $5::int [], $6::boolean [], $7::boolean []
     ) AS mine (id, token, error, pause, cost, dead, ran)
-    WHERE t.{key} = mine.id AND t.claim_token = mine.token
+    WHERE t.{key} = mine.id AND t.claim_token = mine.token AND t.{key} = ANY($1)
     RETURNING t.*
 ),
 
@@ -391,5 +391,5 @@ SELECT {key} FROM put_back";
 const DELETE: &str = "
 DELETE FROM {table} AS t
 USING unnest($1::uuid [], $2::uuid []) AS mine (id, token)
-WHERE t.{key} = mine.id AND t.claim_token = mine.token
+WHERE t.{key} = mine.id AND t.claim_token = mine.token AND t.{key} = ANY($1)
 RETURNING t.{key}";

@@ -125,7 +125,8 @@ impl Plan {
         &self.name
     }
 
-    /// Applies what is missing, each migration in a transaction of its own. Mind the limits
+    /// Applies what is missing, each migration in a transaction of its own; an index that is built
+    /// concurrently has none, and what a failed run left of it is removed first. Mind the limits
     /// of the connection: a statement timeout ends a long migration, and a lock timeout is
     /// what keeps one from standing in the way of traffic.
     ///
@@ -137,12 +138,23 @@ impl Plan {
             source: MigrateError::Execute(source),
         };
         store::lock(connection).await.map_err(unlocked)?;
-        let run = self.migrator.run(&mut *connection).await;
-        store::unlock(connection).await.map_err(unlocked)?;
+        let run = self.run_locked(connection).await;
+        // What went wrong first is what matters; the lock goes with the connection.
+        let freed = store::unlock(connection).await.map_err(unlocked);
         run.map_err(|source| Error::Run {
             plan: self.name.clone(),
             source,
-        })
+        })?;
+        freed
+    }
+
+    async fn run_locked(&self, connection: &mut PgConnection) -> Result<(), MigrateError> {
+        for step in self.migrator.iter().filter(|step| step.no_tx) {
+            if let Some(index) = concurrent_index(step.sql.as_str()) {
+                store::drop_unfinished(connection, &self.migrator.table_name, index).await?;
+            }
+        }
+        self.migrator.run(&mut *connection).await
     }
 
     /// Compares the database with the plan. Changes nothing.
@@ -168,5 +180,32 @@ impl Plan {
     /// database).
     pub fn statements(&self) -> impl Iterator<Item = &str> {
         self.migrator.iter().map(|step| step.sql.as_str())
+    }
+}
+
+/// The name of the index that a migration builds concurrently.
+fn concurrent_index(sql: &str) -> Option<&str> {
+    let statement = sql.lines().filter(|line| !line.starts_with("--"));
+    let mut words = statement.flat_map(str::split_whitespace);
+    words.find(|word| word.eq_ignore_ascii_case("create"))?;
+    words.find(|word| word.eq_ignore_ascii_case("concurrently"))?;
+    words.next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::concurrent_index;
+
+    #[test]
+    fn the_index_that_a_migration_builds_is_found() {
+        let sql = "-- no-transaction\n-- Why: CREATE INDEX CONCURRENTLY is slow.\n\
+                   CREATE UNIQUE INDEX CONCURRENTLY things_name_idx\n    ON app.things (name);\n";
+        assert_eq!(concurrent_index(sql), Some("things_name_idx"));
+        assert_eq!(
+            concurrent_index("-- no-transaction\nVACUUM app.things;"),
+            None
+        );
+        let drop = "-- no-transaction\nDROP INDEX CONCURRENTLY app.things_name_idx;";
+        assert_eq!(concurrent_index(drop), None);
     }
 }

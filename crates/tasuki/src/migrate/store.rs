@@ -50,3 +50,35 @@ pub(super) async fn applied(pool: &PgPool, record: &str) -> sqlx::Result<Vec<i64
     let select = AssertSqlSafe(format!("SELECT version FROM {record} WHERE success"));
     sqlx::query_scalar(select).fetch_all(pool).await
 }
+
+/// Removes what an interrupted `CREATE INDEX CONCURRENTLY` left: an index of that name that is not
+/// valid, in the schema of the plan's `record`. The next try would stumble over it for ever.
+pub(super) async fn drop_unfinished(
+    connection: &mut PgConnection,
+    record: &str,
+    index: &str,
+) -> sqlx::Result<()> {
+    let unfinished: Option<String> = sqlx::query_scalar(
+        "SELECT format('%I.%I', schema.nspname, index.relname)
+         FROM pg_index AS known
+         JOIN pg_class AS index ON index.oid = known.indexrelid AND index.relkind = 'i'
+         JOIN pg_namespace AS schema ON schema.oid = index.relnamespace
+         WHERE NOT known.indisvalid AND index.relname = $2
+             AND schema.nspname = split_part($1, '.', 1)",
+    )
+    .bind(record)
+    .bind(index)
+    .fetch_optional(&mut *connection)
+    .await?;
+    let Some(unfinished) = unfinished else {
+        return Ok(());
+    };
+    tracing::warn!(
+        index = unfinished,
+        "index was left unfinished, building it again"
+    );
+    // Safe: the server has quoted it.
+    let drop = AssertSqlSafe(format!("DROP INDEX CONCURRENTLY {unfinished}"));
+    sqlx::query(drop).execute(connection).await?;
+    Ok(())
+}

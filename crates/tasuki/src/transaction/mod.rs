@@ -36,7 +36,8 @@ pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 /// will commit. This one goes on in the background until there is a transaction to roll back.
 ///
 /// # Errors
-/// When the pool has no connection, or the database can't begin.
+/// When the pool has no connection, or the database can't begin; [`sqlx::Error::BeginFailed`] on a
+/// standby.
 pub async fn begin(pool: &PgPool) -> sqlx::Result<sqlx::Transaction<'static, Postgres>> {
     begin_with(pool, BEGIN.into_sql_str()).await
 }
@@ -46,7 +47,24 @@ pub async fn begin(pool: &PgPool) -> sqlx::Result<sqlx::Transaction<'static, Pos
 pub(crate) async fn begin_with(pool: &PgPool, opening: SqlStr) -> sqlx::Result<Transaction> {
     // To wait for a connection may be given up; what happens on it may not.
     let connection = pool.acquire().await?;
-    Finished(Some(Transaction::begin(connection, Some(opening)))).await
+    let begun = Finished(Some(Transaction::begin(connection, Some(opening)))).await;
+    begun.map_err(|error| {
+        if !is_on_standby(&error) {
+            return error;
+        }
+        tracing::warn!(
+            error = &error as &(dyn std::error::Error + 'static),
+            "the database takes no writes",
+        );
+        sqlx::Error::BeginFailed
+    })
+}
+
+/// A standby refuses to begin what is to write with the code of a feature that is not supported,
+/// which anywhere else would be a mistake of ours. Here it means: not yet, or not there.
+fn is_on_standby(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.as_deref() == Some("0A000")
 }
 
 /// Commits. An error may mean that it did: the answer can get lost on the way.

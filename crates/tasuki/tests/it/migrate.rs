@@ -130,6 +130,48 @@ async fn a_migration_that_fails_leaves_nothing_behind_and_can_be_mended() {
 }
 
 #[tokio::test]
+async fn an_index_whose_building_was_cut_short_is_built_again() {
+    let db = TestDb::new(&[]).await;
+    let index = Step {
+        version: 2,
+        description: "index",
+        sql: "-- no-transaction\nCREATE INDEX CONCURRENTLY things_idx ON {schema}.things (id);",
+    };
+    plan("app", &[FIRST])
+        .run(&mut connect(&db).await)
+        .await
+        .unwrap();
+    // Somebody else looks at an older state of the database, and building waits for them.
+    let mut looker = db.pool.begin().await.unwrap();
+    for statement in [
+        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+        "SELECT count(*) FROM app.things",
+    ] {
+        sqlx::query(statement).execute(&mut *looker).await.unwrap();
+    }
+    let mut hurried = connect(&db).await;
+    sqlx::query("SET lock_timeout = '100ms'")
+        .execute(&mut hurried)
+        .await
+        .unwrap();
+    let error = plan("app", &[FIRST, index]).run(&mut hurried).await;
+    assert!(matches!(error, Err(Error::Run { .. })), "{error:?}");
+
+    looker.rollback().await.unwrap();
+    plan("app", &[FIRST, index])
+        .run(&mut hurried)
+        .await
+        .unwrap();
+    let valid: bool = sqlx::query_scalar(
+        "SELECT indisvalid FROM pg_index WHERE indexrelid = 'app.things_idx'::regclass",
+    )
+    .fetch_one(&db.pool)
+    .await
+    .unwrap();
+    assert!(valid);
+}
+
+#[tokio::test]
 async fn a_migration_that_was_changed_after_it_ran_is_refused() {
     let db = TestDb::new(&[]).await;
     plan("app", &[FIRST])

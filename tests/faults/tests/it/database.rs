@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tasuki_stack::Postgres;
+use sqlx::PgPool;
+use tasuki_service::database::is_away;
+use tasuki_stack::{Postgres, Replication};
 use tasuki_testkit::breakable;
 
 use crate::site::{Site, stretched};
@@ -33,4 +35,23 @@ async fn a_database_that_crashes_under_load_costs_no_attempt_and_everything_happ
     for node in nodes {
         node.stop().await;
     }
+}
+
+#[tokio::test]
+async fn a_standby_that_is_not_promoted_yet_counts_as_away() {
+    let options = breakable("faults-standby").durable();
+    let primary = Postgres::start(&options).await.unwrap();
+    let folder = breakable("faults-standby-copy");
+    let standby = primary
+        .standby(folder.dir().to_owned(), Replication::Asynchronous)
+        .await
+        .unwrap();
+    let url = standby.server().url("postgres");
+    let pool = PgPool::connect(&url).await.unwrap();
+    let refused = tasuki::begin(&pool).await.unwrap_err();
+    assert!(is_away(&refused), "{refused}");
+    // Only there: elsewhere the same code is a mistake of ours.
+    let unsupported = sqlx::query("DO $$ BEGIN RAISE feature_not_supported; END $$");
+    let mistake = unsupported.execute(&pool).await.unwrap_err();
+    assert!(!is_away(&mistake), "{mistake}");
 }

@@ -33,8 +33,8 @@ pub(crate) struct Door {
     pub(crate) is_troubled: bool,
     /// Nothing is sent now.
     pub(crate) is_held: bool,
-    /// In seconds, if it is.
-    pub(crate) disabled_for: Option<f64>,
+    /// For how long it has been paused or disabled, in seconds, if it is.
+    pub(crate) closed_for: Option<f64>,
     pub(crate) now: OffsetDateTime,
 }
 
@@ -62,7 +62,12 @@ pub(crate) async fn door(
             ) AS "previous!",
             failures > 0 OR held_until IS NOT NULL AS "is_troubled!",
             COALESCE(held_until > now(), false) AS "is_held!",
-            extract(EPOCH FROM now() - disabled_at)::float8 AS disabled_for,
+            extract(
+                EPOCH FROM now() - CASE status
+                    WHEN 'PAUSED' THEN COALESCE(paused_at, updated_at)
+                    WHEN 'DISABLED' THEN disabled_at
+                END
+            )::float8 AS closed_for,
             clock_timestamp() AS "now!"
         FROM notification.webhook_endpoints AS known
         WHERE endpoint_id = $1
@@ -153,24 +158,27 @@ pub(crate) async fn find(
     .await
 }
 
-/// Pauses or enables an endpoint.
+/// Pauses or enables an endpoint; says whether it did. One that is disabled is not paused: it would
+/// be owed new events again.
 pub(crate) async fn set_status(
     connection: &mut PgConnection,
     id: Uuid,
     status: &str,
-) -> sqlx::Result<()> {
-    sqlx::query!(
+) -> sqlx::Result<bool> {
+    let done = sqlx::query!(
         r#"
         UPDATE notification.webhook_endpoints
-        SET status = $2, disabled_reason = NULL, disabled_at = NULL, updated_at = now()
-        WHERE endpoint_id = $1
+        SET status = $2, disabled_reason = NULL, disabled_at = NULL,
+            paused_at = CASE WHEN $2 = 'PAUSED' THEN COALESCE(paused_at, now()) END,
+            updated_at = now()
+        WHERE endpoint_id = $1 AND (status <> 'DISABLED' OR $2 <> 'PAUSED')
         "#,
         id,
         status,
     )
     .execute(connection)
     .await?;
-    Ok(())
+    Ok(done.rows_affected() == 1)
 }
 
 /// Counts a test of an endpoint, unless there were `most` within a minute; says whether it did.

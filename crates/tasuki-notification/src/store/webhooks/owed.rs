@@ -17,7 +17,7 @@ pub(crate) const OWED: Table = Table {
 };
 
 /// `$1` limit, `$5` endpoint to go on after, `$6` endpoints, `$7` places of an endpoint, `$8`
-/// seconds for which what a disabled endpoint is owed is kept.
+/// seconds for which what a paused or disabled endpoint is owed is kept.
 ///
 /// `owed` walks from endpoint to endpoint, one probe of the index each: one that is owed a hundred
 /// thousand messages costs what any other does. `open` leaves out those that are paused, disabled
@@ -62,17 +62,19 @@ open AS (
         END AS places
     FROM owed
     LEFT JOIN LATERAL (
-        SELECT known.endpoint_id, known.status, known.disabled_at, known.held_until
+        SELECT
+            known.endpoint_id, known.status, known.held_until,
+            CASE known.status
+                WHEN 'PAUSED' THEN coalesce(known.paused_at, known.updated_at)
+                WHEN 'DISABLED' THEN known.disabled_at
+            END AS closed_at
         FROM {schema}.webhook_endpoints AS known
         WHERE known.endpoint_id = owed.endpoint_id
         LIMIT 1
     ) AS endpoint ON true
     WHERE endpoint.endpoint_id IS NULL
         OR (endpoint.status = 'ENABLED' AND coalesce(endpoint.held_until <= now(), true))
-        OR (
-            endpoint.status = 'DISABLED'
-            AND endpoint.disabled_at <= now() - make_interval(secs => $8)
-        )
+        OR endpoint.closed_at <= now() - make_interval(secs => $8)
 ),
 
 mine AS MATERIALIZED (
@@ -111,7 +113,7 @@ pub(crate) struct Turn {
     pub(crate) after: Uuid,
     /// How many of one endpoint may be under way.
     pub(crate) places: usize,
-    /// Seconds for which what a disabled endpoint is owed is kept.
+    /// Seconds for which what a paused or disabled endpoint is owed is kept.
     pub(crate) keep: f64,
 }
 
@@ -164,7 +166,9 @@ pub(crate) async fn withdrawn(
         WITH mine AS (
             DELETE FROM notification.notifications_live AS live
             USING UNNEST($1::uuid[], $2::uuid[], $3::text[]) AS claim (id, token, reason)
-            WHERE live.notification_id = claim.id AND live.claim_token = claim.token
+            -- By the ids, too: whatever the plan, the rows are found by their key.
+            WHERE live.notification_id = ANY($1) AND live.notification_id = claim.id
+                AND live.claim_token = claim.token
             RETURNING live.*, claim.reason
         ),
 

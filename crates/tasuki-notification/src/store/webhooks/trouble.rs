@@ -2,7 +2,8 @@
 //!
 //! After some failures in a row an endpoint is held: no claim takes what it is owed. The hold
 //! doubles with each failure that follows it. When it is over, one message at a time is tried, and
-//! the first that arrives ends the trouble.
+//! the first that arrives ends the trouble. When half of the time is over after which it is
+//! disabled, its owner is told.
 
 use std::time::Duration;
 
@@ -32,16 +33,26 @@ pub(crate) struct Failure {
     pub(crate) asked: Option<f64>,
 }
 
-/// Notes a failure, and holds the endpoint if it is time for that; says whether it is to be
-/// disabled.
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// It may be over soon.
+    Passing,
+    /// Half of the time is over after which the endpoint is disabled, and its owner was not told.
+    Lasting,
+    /// It is to be disabled.
+    Hopeless,
+}
+
+/// Notes a failure, and holds the endpoint if it is time for that; says how bad it is.
 pub(crate) async fn failed(
     connection: &mut PgConnection,
     failure: &Failure,
     limits: &Limits,
-) -> sqlx::Result<bool> {
+) -> sqlx::Result<Trouble> {
     // What began before the hold says nothing about how the endpoint is after it: only what was
     // asked for counts then.
-    let hopeless = sqlx::query_scalar!(
+    let found = sqlx::query!(
         r#"
         UPDATE notification.webhook_endpoints
         SET
@@ -60,7 +71,9 @@ pub(crate) async fn failed(
         WHERE endpoint_id = $1
         RETURNING
             status = 'ENABLED' AND failures >= $4
-            AND failing_since <= now() - make_interval(secs => $7) AS "hopeless!"
+            AND failing_since <= now() - make_interval(secs => $7) AS "is_hopeless!",
+            status = 'ENABLED' AND failures >= $4 AND warned_at IS NULL
+            AND failing_since <= now() - make_interval(secs => $7 / 2) AS "is_lasting!"
         "#,
         failure.endpoint,
         failure.began,
@@ -72,7 +85,11 @@ pub(crate) async fn failed(
     )
     .fetch_optional(connection)
     .await?;
-    Ok(hopeless.unwrap_or(false))
+    Ok(match found {
+        Some(found) if found.is_hopeless => Trouble::Hopeless,
+        Some(found) if found.is_lasting => Trouble::Lasting,
+        _ => Trouble::Passing,
+    })
 }
 
 /// An attempt succeeded: the trouble is over. Unless it began before the hold, which is then
@@ -85,7 +102,7 @@ pub(crate) async fn succeeded(
     sqlx::query!(
         r#"
         UPDATE notification.webhook_endpoints
-        SET failures = 0, failing_since = NULL, held_until = NULL
+        SET failures = 0, failing_since = NULL, held_until = NULL, warned_at = NULL
         WHERE endpoint_id = $1
             AND ($2::timestamptz IS NULL OR held_until IS NULL OR held_until <= $2)
         "#,
@@ -97,21 +114,60 @@ pub(crate) async fn succeeded(
     Ok(())
 }
 
-/// Disables an endpoint; answers whose it is, unless it was disabled before.
+/// Whose endpoint fails, since when, and when it will be disabled.
+#[derive(Clone, Debug)]
+pub(crate) struct Warned {
+    pub(crate) user_id: String,
+    pub(crate) failing_since: OffsetDateTime,
+    pub(crate) disabled_at: OffsetDateTime,
+}
+
+/// Notes that the owner of a failing endpoint is told; nothing if they were before, or the trouble
+/// is over meanwhile.
+pub(crate) async fn warn(
+    tx: &mut PgConnection,
+    endpoint: Uuid,
+    limits: &Limits,
+) -> sqlx::Result<Option<Warned>> {
+    sqlx::query_as!(
+        Warned,
+        r#"
+        UPDATE notification.webhook_endpoints
+        SET warned_at = now()
+        WHERE endpoint_id = $1 AND status = 'ENABLED' AND failures >= $2
+            AND warned_at IS NULL AND failing_since IS NOT NULL
+        RETURNING
+            user_id, failing_since AS "failing_since!",
+            failing_since + make_interval(secs => $3) AS "disabled_at!"
+        "#,
+        endpoint,
+        limits.failures,
+        limits.disable_after.as_secs_f64(),
+    )
+    .fetch_optional(tx)
+    .await
+}
+
+/// Disables an endpoint; answers whose it is, unless it was disabled before. With `failures`, only
+/// while it is enabled and has so many in a row: its owner may have resumed or paused it since they
+/// were counted.
 pub(crate) async fn disable(
     tx: &mut PgConnection,
     endpoint: Uuid,
     reason: &str,
+    failures: Option<i32>,
 ) -> sqlx::Result<Option<String>> {
     sqlx::query_scalar!(
         r#"
         UPDATE notification.webhook_endpoints
         SET status = 'DISABLED', disabled_reason = $2, disabled_at = now(), updated_at = now()
         WHERE endpoint_id = $1 AND status <> 'DISABLED'
+            AND ($3::integer IS NULL OR (status = 'ENABLED' AND failures >= $3))
         RETURNING user_id
         "#,
         endpoint,
         reason,
+        failures,
     )
     .fetch_optional(tx)
     .await

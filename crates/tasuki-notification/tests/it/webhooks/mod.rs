@@ -1,6 +1,7 @@
 //! Webhooks: signed, tried again, kept while they are paused, and never led inside.
 
 mod trouble;
+mod turns;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -21,6 +21,14 @@ const OWNER_TOLD: &str = "SELECT count(*) FROM notification.notifications
     WHERE user_id = 'u' AND type = 'WebhookEndpointDisabled' AND channel = 'in-app'
         AND status = 'SENT'";
 
+const SENT_TO_WEBHOOKS: &str = "SELECT count(*) FROM notification.notifications
+    WHERE channel = 'webhook' AND status = 'SENT'";
+const OWNER_WARNED: &str = "SELECT count(*) FROM notification.notifications
+    WHERE user_id = 'u' AND type = 'WebhookEndpointFailing' AND channel = 'in-app'
+        AND status = 'SENT'
+        AND (payload_json->>'disabled_at')::timestamptz
+            = (payload_json->>'failing_since')::timestamptz + interval '120 hours'";
+
 /// A hold is over now, instead of later.
 async fn end_hold(world: &World) {
     world
@@ -238,6 +246,62 @@ async fn an_endpoint_that_did_nothing_but_fail_for_long_is_disabled_and_its_owne
 }
 
 #[tokio::test]
+async fn the_owner_of_an_endpoint_that_fails_for_long_is_told_once_before_it_is_disabled() {
+    let world = lenient().await;
+    let (receiver, address) = Receiver::start(&[(500, None), (500, None)]).await;
+    register(&world, address).await;
+    world
+        .execute(
+            "UPDATE notification.webhook_endpoints
+             SET failures = 100, failing_since = now() - interval '61 hours'",
+        )
+        .await;
+    world.tell(&granted("u", "s", 1)).await;
+    world.counts(1, OWNER_WARNED).await;
+    assert_eq!(world.count(DISABLED).await, 0);
+    end_hold(&world).await;
+    receiver.got_at_least(2).await;
+    world.counts(1, HELD).await;
+    end_hold(&world).await;
+    receiver.got_at_least(3).await;
+    let over = "SELECT count(*) FROM notification.webhook_endpoints
+        WHERE failures = 0 AND warned_at IS NULL";
+    world.counts(1, over).await;
+    assert_eq!(world.count(OWNER_WARNED).await, 1, "not at every failure");
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_resumed_at_the_last_moment_stays_enabled() {
+    let world = lenient().await;
+    let (_receiver, address) = Receiver::start(&[(500, None)]).await;
+    let webhook = register(&world, address).await;
+    world
+        .execute(
+            "UPDATE notification.webhook_endpoints
+             SET failures = 100, failing_since = now() - interval '6 days'",
+        )
+        .await;
+    let mut other = world.env.db.pool.begin().await.unwrap();
+    sqlx::query("SELECT FROM notification.webhook_endpoints FOR UPDATE")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    world.tell(&granted("u", "s", 1)).await;
+    // First the failure that is the last straw, then the owner, and only then its consequence.
+    let change = "UPDATE notification.webhook_endpoints";
+    world.blocked(1, change).await;
+    let (resume, body) = (path(&webhook, "/resume"), json!({}));
+    let let_go = async {
+        world.blocked(2, change).await;
+        other.commit().await.unwrap();
+    };
+    let (resumed, ()) = tokio::join!(world.post(&resume, &body), let_go);
+    assert_eq!(resumed.json()["status"], "ENABLED");
+    world.counts(1, SENT_TO_WEBHOOKS).await;
+    assert_eq!(world.count(DISABLED).await, 0);
+}
+
+#[tokio::test]
 async fn an_address_that_may_not_be_called_any_more_disables_its_endpoint() {
     let world = World::start().await;
     let (receiver, address) = Receiver::start(&[]).await;
@@ -292,6 +356,58 @@ async fn what_an_endpoint_is_owed_that_stays_disabled_is_withdrawn_in_the_end() 
         .await;
     world.counts(1, WITHDRAWN).await;
     assert_eq!(world.count(LETTERS).await, 0);
+}
+
+#[tokio::test]
+async fn what_an_endpoint_is_owed_that_stays_paused_is_withdrawn_in_the_end() {
+    let world = lenient().await;
+    let (receiver, address) = Receiver::start(&[]).await;
+    let webhook = register(&world, address).await;
+    world.post(&path(&webhook, "/pause"), &json!({})).await;
+    world.tell(&granted("u", "s", 1)).await;
+    world.counts(1, OWED).await;
+    world
+        .execute(
+            "UPDATE notification.webhook_endpoints SET paused_at = paused_at - interval '14 days'",
+        )
+        .await;
+    // Once more, which is no new beginning.
+    world.post(&path(&webhook, "/pause"), &json!({})).await;
+    world.counts(1, WITHDRAWN).await;
+    assert_eq!(world.count(LETTERS).await, 0);
+
+    world.post(&path(&webhook, "/resume"), &json!({})).await;
+    world.post(&path(&webhook, "/pause"), &json!({})).await;
+    world.tell(&granted("u", "t", 1)).await;
+    world.counts(1, OWED).await;
+    world.post(&path(&webhook, "/resume"), &json!({})).await;
+    receiver.got_at_least(1).await;
+}
+
+#[tokio::test]
+async fn a_disabled_webhook_is_not_paused() {
+    let world = lenient().await;
+    let (_receiver, address) = Receiver::start(&[]).await;
+    let webhook = register(&world, address).await;
+    world
+        .execute(
+            "UPDATE notification.webhook_endpoints
+             SET status = 'DISABLED', disabled_at = now(), disabled_reason = 'gone'",
+        )
+        .await;
+    let refused = world.post(&path(&webhook, "/pause"), &json!({})).await;
+    assert_eq!(
+        (refused.status, &*refused.code()),
+        (StatusCode::CONFLICT, "WEBHOOK_DISABLED")
+    );
+    let listed = world.get("/v1/users/u/webhooks").await.json();
+    assert_eq!(
+        (
+            &listed["webhooks"][0]["status"],
+            &listed["webhooks"][0]["disabled_reason"]
+        ),
+        (&json!("DISABLED"), &json!("gone"))
+    );
 }
 
 #[tokio::test]

@@ -118,9 +118,9 @@ impl IntoResponse for Refusal {
 fn is_away(error: &sqlx::Error) -> bool {
     // A foreign enum that grows: whatever is not named here is our fault.
     if let Some(error) = error.as_database_error() {
-        // Connection exceptions, insufficient resources, operator intervention, and a lock or
-        // a serial order that could not be had this time.
-        let passing = ["08", "53", "57", "55P03", "40"];
+        // Connection exceptions, insufficient resources, operator intervention, a standby, a disk
+        // that can't be read, and a lock or a serial order that could not be had this time.
+        let passing = ["08", "53", "57", "25006", "58030", "55P03", "40"];
         let code = error.code();
         return code.is_some_and(|code| passing.iter().any(|class| code.starts_with(class)));
     }

@@ -163,11 +163,12 @@ pub(super) const RELEASE: &str = "
         FOR UPDATE OF u SKIP LOCKED
     ))";
 
+/// (The ids once more: a plan that was made on an empty table reads all of it otherwise.)
 pub(super) const FINISH: &str = "
 WITH gone AS (
     DELETE FROM {schema}.jobs AS t
     USING unnest($1::uuid [], $2::uuid []) AS mine (id, token)
-    WHERE t.job_id = mine.id AND t.claim_token = mine.token
+    WHERE t.job_id = mine.id AND t.claim_token = mine.token AND t.job_id = ANY($1)
     RETURNING t.*
 ),
 

@@ -126,12 +126,13 @@ FROM unnest($1::uuid [], $2::text [], $3::text [], $4::text [], $5::bytea [], $6
     )
 ORDER BY nth";
 
+/// (The ids once more: a plan that was made on an empty table reads all of it otherwise.)
 pub(super) const SETTLE: &str = "
 WITH gone AS (
     DELETE FROM {schema}.outbox_events AS t
     USING unnest($1::uuid [], $2::uuid [], $3::text [], $4::timestamptz [], $5::bigint [])
         AS mine (id, token, stream, stream_created_at, stream_seq)
-    WHERE t.event_id = mine.id AND t.claim_token = mine.token
+    WHERE t.event_id = mine.id AND t.claim_token = mine.token AND t.event_id = ANY($1)
     RETURNING t.*, mine.stream, mine.stream_created_at, mine.stream_seq
 )
 
