@@ -252,12 +252,11 @@ impl Commands {
                 Some((*pair, ledger.held.get(pair)?, from))
             })
             .collect();
-        let merged = store::write(tx, &last).await?;
-        if usize::try_from(merged) != Ok(changed.len()) {
+        let changes: Vec<_> = ledger.changes.iter().map(Made::written).collect();
+        let written = store::write(tx, &last, &changes).await?;
+        if usize::try_from(written) != Ok(changed.len()) {
             return Err(Error::ChangedUnlocked);
         }
-        let written: Vec<_> = ledger.changes.iter().map(Made::written).collect();
-        store::audit(tx, &written).await?;
         let events = ledger.changes.iter().map(|made| {
             let trace = made.by.traceparent.as_deref();
             events::event(made.event_id, made.pair, &made.change, trace)

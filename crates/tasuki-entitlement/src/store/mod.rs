@@ -2,6 +2,7 @@
 
 mod due;
 mod limit;
+mod write;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,6 +14,7 @@ use uuid::Uuid;
 use crate::domain::{Change, Holding, Status};
 pub(crate) use due::{Due, run_out};
 pub(crate) use limit::{set_statement_timeout, statement_timeout};
+pub(crate) use write::write;
 
 /// A user and a SKU: which entitlement.
 pub(crate) type Pair<'a> = (&'a str, &'a str);
@@ -96,112 +98,6 @@ pub(crate) async fn read<'a>(tx: &mut PgConnection, pairs: &[Pair<'a>]) -> sqlx:
     }
     let now = now.ok_or(sqlx::Error::RowNotFound)?;
     Ok(Read { now, holdings })
-}
-
-/// Writes the last version of each entitlement, on top of exactly the version that it was made
-/// from. Answers how many were written; fewer than there are means that somebody changed one
-/// without its lock.
-pub(crate) async fn write(
-    tx: &mut PgConnection,
-    last: &[(Pair<'_>, &Holding, i64)],
-) -> sqlx::Result<u64> {
-    let users: Vec<_> = last.iter().map(|it| it.0.0.to_owned()).collect();
-    let skus: Vec<_> = last.iter().map(|it| it.0.1.to_owned()).collect();
-    let from: Vec<_> = last.iter().map(|it| it.2).collect();
-    let holdings = || last.iter().map(|it| it.1);
-    let statuses: Vec<_> = holdings().map(|it| it.status.as_str().to_owned()).collect();
-    let versions: Vec<_> = holdings().map(|it| it.version).collect();
-    let quantities: Vec<_> = holdings().map(|it| it.quantity).collect();
-    let ends: Vec<_> = holdings().map(|it| it.expires_at).collect();
-    let granted: Vec<_> = holdings().map(|it| it.granted_at).collect();
-    let revoked: Vec<_> = holdings().map(|it| it.revoked_at).collect();
-    let sources: Vec<_> = holdings().map(|it| it.source.clone()).collect();
-    let source_ids: Vec<_> = holdings().map(|it| it.source_id.clone()).collect();
-    let updated: Vec<_> = holdings().map(|it| it.updated_at).collect();
-    let done = sqlx::query_file!(
-        "src/store/write.sql",
-        &users,
-        &skus,
-        &statuses,
-        &versions,
-        &quantities as &[Option<i64>],
-        &ends as &[Option<OffsetDateTime>],
-        &granted as &[Option<OffsetDateTime>],
-        &revoked as &[Option<OffsetDateTime>],
-        &sources,
-        &source_ids,
-        &updated,
-        &from,
-    )
-    .execute(tx)
-    .await?;
-    Ok(done.rows_affected())
-}
-
-/// Writes every change into the audit.
-pub(crate) async fn audit(tx: &mut PgConnection, written: &[Written<'_>]) -> sqlx::Result<()> {
-    let ids: Vec<_> = written.iter().map(|it| it.event_id).collect();
-    let holdings = || written.iter().map(|it| &it.change.holding);
-    let at: Vec<_> = holdings().map(|it| it.updated_at).collect();
-    let users: Vec<_> = written.iter().map(|it| it.pair.0.to_owned()).collect();
-    let skus: Vec<_> = written.iter().map(|it| it.pair.1.to_owned()).collect();
-    let versions: Vec<_> = holdings().map(|it| it.version).collect();
-    let actions: Vec<_> = written
-        .iter()
-        .map(|it| it.change.action.as_str().to_owned())
-        .collect();
-    let sources: Vec<_> = holdings().map(|it| it.source.clone()).collect();
-    let source_ids: Vec<_> = holdings().map(|it| it.source_id.clone()).collect();
-    let callers: Vec<_> = written.iter().map(|it| it.caller.to_owned()).collect();
-    let requests: Vec<_> = written
-        .iter()
-        .map(|it| it.request_id.map(str::to_owned))
-        .collect();
-    let details: Vec<_> = holdings().map(detail).collect();
-    sqlx::query!(
-        r#"
-        INSERT INTO entitlement.entitlement_audit (
-            audit_id, occurred_at, user_id, stock_keeping_unit, version, action, source,
-            source_id, caller, request_id, detail
-        )
-        SELECT
-            done.audit_id, done.occurred_at, done.user_id, done.stock_keeping_unit, done.version,
-            done.action, done.source, done.source_id, done.caller, done.request_id, done.detail
-        FROM UNNEST(
-            $1::uuid[], $2::timestamptz[], $3::text[], $4::text[], $5::bigint[], $6::text[],
-            $7::text[], $8::text[], $9::text[], $10::text[], $11::jsonb[]
-        ) AS done (
-            audit_id, occurred_at, user_id, stock_keeping_unit, version, action, source,
-            source_id, caller, request_id, detail
-        )
-        "#,
-        &ids,
-        &at,
-        &users,
-        &skus,
-        &versions,
-        &actions,
-        &sources,
-        &source_ids,
-        &callers,
-        &requests as &[Option<String>],
-        &details as &[Option<serde_json::Value>],
-    )
-    .execute(tx)
-    .await?;
-    Ok(())
-}
-
-/// What the other columns don't say; nothing for what is simply owned or not.
-fn detail(holding: &Holding) -> Option<serde_json::Value> {
-    if holding.quantity.is_none() && holding.expires_at.is_none() {
-        return None;
-    }
-    let end = holding.expires_at.map(tasuki_contract::timestamp::format);
-    Some(serde_json::json!({
-        "quantity": holding.quantity,
-        "expires_at": end.and_then(Result::ok),
-    }))
 }
 
 /// One entitlement, and the time.

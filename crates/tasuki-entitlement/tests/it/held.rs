@@ -49,7 +49,7 @@ async fn stands_still(world: &World) {
         let waiting = world.count(
             "SELECT count(*) FROM pg_stat_activity
              WHERE datname = current_database() AND wait_event_type = 'Lock'
-                 AND query LIKE '%INSERT INTO entitlement.entitlement_audit%'",
+                 AND query LIKE '%made_from%'",
         );
         (waiting.await == 1).then_some(())
     })

@@ -132,8 +132,8 @@ pub(super) async fn lock_all(
 /// committed when it *began*: one that takes the lock and reads would wait for its twin, and
 /// then not see what the twin committed while it waited.
 fn locking(numbers: &[LockNumber], wait: Duration) -> String {
-    // Zero would mean to wait for ever.
-    let wait = wait.as_millis().clamp(1, 86_400_000);
+    // Zero would mean to wait for ever, and a part of a millisecond belongs to the wait.
+    let wait = wait.as_micros().div_ceil(1000).clamp(1, 86_400_000);
     let mut wanted = String::new();
     for number in numbers {
         let comma = if wanted.is_empty() { "" } else { "," };
