@@ -7,21 +7,26 @@ use std::time::Duration;
 use axum::{Extension, Router};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
+use sqlx::PgPool;
 use tasuki::Clock;
-use tasuki::migrate;
+use tasuki::migrate::{self, Plan, Progress};
 use tasuki::worker::{Stopped, Supervisor};
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::field;
 
 use crate::auth::Authenticator;
 use crate::auth::tokens::{self, KeyRing, jwks_routes};
 use crate::config::{self, Common};
-use crate::database::{self, Database};
+use crate::database::{self, Database, is_away};
 use crate::http::{Envelope, Health, described, serve};
 use crate::instances::{Heartbeat, Instance};
 use crate::service::{Service, Tables};
 use crate::shutdown::{Phases, Signals};
 use crate::telemetry::Meter;
+
+/// The pause before a database that is away at the start is asked again.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// Why services could not start. Each is one sentence.
 #[derive(Debug, thiserror::Error)]
@@ -353,11 +358,31 @@ fn bind(service: Service, role: Role) -> Result<Bound, Error> {
     })
 }
 
+/// How far a plan is. A database that is slow while everybody starts is no reason to give up.
+async fn progress(
+    plan: &Plan,
+    pool: &PgPool,
+    deadline: Instant,
+) -> Result<Progress, migrate::Error> {
+    loop {
+        match plan.progress(pool).await {
+            Err(migrate::Error::Read { source, .. })
+                if is_away(&source) && Instant::now() < deadline =>
+            {
+                tracing::info!(error = %source, "waiting for the database");
+                tokio::time::sleep(AGAIN).await;
+            }
+            other => return other,
+        }
+    }
+}
+
 /// Waits for the database and refuses one that is older than this binary.
 async fn check(tables: &Tables, limit: Duration) -> Result<(), Error> {
+    let deadline = Instant::now() + limit;
     tables.database.wait(limit).await?;
     for plan in &*tables.plans {
-        let progress = plan.progress(&tables.database.workers).await?;
+        let progress = progress(plan, &tables.database.workers, deadline).await?;
         if progress.pending > 0 {
             return Err(Error::SchemaTooOld {
                 plan: plan.name().to_owned(),

@@ -13,7 +13,7 @@ use tasuki_testkit::{Reply, eventually};
 use crate::support::{World, body};
 
 /// How long requests wait for what is held.
-const WAIT: &str = "1s";
+const WAIT: &str = "4s";
 
 async fn world() -> World {
     World::with(|config| {
@@ -92,10 +92,10 @@ async fn a_held_entitlement_is_told_as_unavailable_and_holds_up_nobody_else() {
     let (told, others) = tokio::join!(told, others);
 
     let waited = began.elapsed();
-    assert!(waited >= Duration::from_secs(1), "{waited:?}");
+    assert!(waited >= Duration::from_secs(4), "{waited:?}");
     assert!(
-        others < Duration::from_secs(1),
-        "all of them within {others:?}"
+        others < Duration::from_secs(4),
+        "others were served after {others:?}, while somebody waited"
     );
     told.iter().for_each(unavailable);
 
