@@ -1,14 +1,14 @@
 //! The settings of entitlement. What each means and costs is written in `default.toml`.
 
-use std::fmt;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use tasuki::bus::StreamSpec;
 use tasuki_contract::streams;
-use tasuki_service::config::{Error as ConfigError, Leased, ServiceDatabase, ServiceServer};
+use tasuki_service::config::{
+    Error as ConfigError, Leased, ServiceDatabase, ServiceServer, time_within, within,
+};
 
 /// `[entitlement]`
 #[derive(Clone, Debug, Deserialize)]
@@ -137,26 +137,6 @@ const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-fn within<T: PartialOrd + fmt::Debug, E: Error>(
-    value: T,
-    range: RangeInclusive<T>,
-) -> Result<T, E> {
-    if range.contains(&value) {
-        return Ok(value);
-    }
-    let (least, most) = (range.start(), range.end());
-    Err(E::custom(format!(
-        "{value:?} is not from {least:?} to {most:?}"
-    )))
-}
-
-fn time_within<'de, D: Deserializer<'de>>(
-    deserializer: D,
-    range: RangeInclusive<Duration>,
-) -> Result<Duration, D::Error> {
-    within(humantime_serde::deserialize(deserializer)?, range)
-}
-
 fn required<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = String::deserialize(deserializer)?;
     if text.is_empty() {
@@ -167,43 +147,43 @@ fn required<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Err
 
 /// Each takes two locks of the server's table, which is everybody's.
 fn max_batch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
-    within(usize::deserialize(deserializer)?, 1..=1000)
+    within(usize::deserialize(deserializer)?, &(1..=1000))
 }
 
 fn queue<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
-    within(usize::deserialize(deserializer)?, 1..=1_000_000)
+    within(usize::deserialize(deserializer)?, &(1..=1_000_000))
 }
 
 fn concurrency<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
-    within(usize::deserialize(deserializer)?, 1..=64)
+    within(usize::deserialize(deserializer)?, &(1..=64))
 }
 
 /// An answer that is not kept is given twice: the second time with another effect.
 fn ttl_hours<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    within(u32::deserialize(deserializer)?, 1..=8760)
+    within(u32::deserialize(deserializer)?, &(1..=8760))
 }
 
 /// Well below the limit of a request.
 fn wait<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    time_within(deserializer, Duration::ZERO..=10 * SECOND)
+    time_within(deserializer, &(Duration::ZERO..=10 * SECOND))
 }
 
 /// What the broker loses is found by comparing it with these.
 fn published_ttl<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    time_within(deserializer, HOUR..=30 * DAY)
+    time_within(deserializer, &(HOUR..=30 * DAY))
 }
 
 fn duplicate_window<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    time_within(deserializer, SECOND..=DAY)
+    time_within(deserializer, &(SECOND..=DAY))
 }
 
 fn cleanup_interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    time_within(deserializer, SECOND..=DAY)
+    time_within(deserializer, &(SECOND..=DAY))
 }
 
 /// Whole months go, and verification needs those of published events.
 fn audit_days<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    within(u32::deserialize(deserializer)?, 31..=36_500)
+    within(u32::deserialize(deserializer)?, &(31..=36_500))
 }
 
 #[cfg(test)]

@@ -1,8 +1,6 @@
 //! The settings of notification. What each means and costs is written in `default.toml`.
 
-use std::fmt;
 use std::num::NonZeroU32;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::de::Error;
@@ -10,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 use tasuki::bus::{ConsumerSpec, StreamSpec};
 use tasuki::retry::{Backoff, Policy};
 use tasuki_contract::streams;
-use tasuki_service::config::{Leased, ServiceDatabase, ServiceServer};
+use tasuki_service::config::{Leased, ServiceDatabase, ServiceServer, time_within, within};
 
 use crate::domain::Channel;
 
@@ -224,26 +222,6 @@ pub struct Retention {
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
-fn within<T: PartialOrd + fmt::Debug, E: Error>(
-    value: T,
-    range: &RangeInclusive<T>,
-) -> Result<T, E> {
-    if range.contains(&value) {
-        return Ok(value);
-    }
-    let (least, most) = (range.start(), range.end());
-    Err(E::custom(format!(
-        "{value:?} is not from {least:?} to {most:?}"
-    )))
-}
-
-fn time_within<'de, D: Deserializer<'de>>(
-    deserializer: D,
-    range: &RangeInclusive<Duration>,
-) -> Result<Duration, D::Error> {
-    within(humantime_serde::deserialize(deserializer)?, range)
-}
 
 /// What the broker takes as the name of a stream or a consumer.
 fn broker_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {

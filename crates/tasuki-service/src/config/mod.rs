@@ -7,6 +7,7 @@
 //! Every error is one sentence that names the key and where it came from.
 
 mod address;
+mod range;
 mod sections;
 mod size;
 mod source;
@@ -20,6 +21,7 @@ use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 pub use address::Address;
+pub use range::{time_within, within};
 pub use sections::{
     Auth, Common, Database, Http, Leased, LogFormat, Mode, Nats, Platform, Redis, ServiceDatabase,
     ServiceServer, Shutdown, Telemetry,
