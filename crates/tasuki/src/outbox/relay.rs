@@ -347,6 +347,20 @@ impl<P> Relay<P> {
         metrics::gauge!(BROKER_AWAY, "worker" => self.settings.name.clone()).set(away);
     }
 
+    /// Takes out all ordered events if somebody else has kept some from the middle: whoever has
+    /// those publishes them later than what is behind them here. The next claim sees the gap.
+    fn without_the_torn(unit: Vec<Claimed<EventRow>>) -> (Vec<Claimed<EventRow>>, Ended) {
+        let is_ordered = |claimed: &Claimed<EventRow>| claimed.row.ordering_key.is_some();
+        let picked = unit.first().map(|claimed| claimed.row.picked);
+        let got = unit.iter().filter(|claimed| is_ordered(claimed)).count();
+        if picked.is_none_or(|picked| usize::try_from(picked) == Ok(got)) {
+            return (unit, Vec::new());
+        }
+        let (torn, rest): (Vec<_>, Vec<_>) = unit.into_iter().partition(is_ordered);
+        let torn = torn.into_iter().map(|it| (it.fence, give_back()));
+        (rest, torn.collect())
+    }
+
     /// Takes out the events whose stream is away. They come back when it may be there again, and
     /// not before: others would have to wait behind them.
     fn without_the_hopeless(
@@ -450,7 +464,9 @@ impl<P: Publisher> Work for Relay<P> {
     async fn run(&self, unit: Vec<Claimed<EventRow>>) -> Vec<(Fence, Outcome<Published>)> {
         let began = Instant::now();
         let before = self.state().highest.clone();
+        let (unit, torn) = Self::without_the_torn(unit);
         let (mut unit, mut ended) = self.without_the_hopeless(unit);
+        ended.extend(torn);
         let messages: Vec<Message> = unit.iter_mut().map(|row| self.message(row)).collect();
         let subjects: Vec<Arc<str>> = messages.iter().map(|m| Arc::clone(&m.subject)).collect();
         let span = self.span(&messages);

@@ -36,6 +36,8 @@ pub struct EventRow {
     pub(super) next_retry_at: OffsetDateTime,
     /// Seconds since it was enqueued, by the database's clock.
     pub(super) age: f64,
+    /// How many ordered events its claim meant to take.
+    pub(super) picked: i64,
 }
 
 /// Where a claim begins.

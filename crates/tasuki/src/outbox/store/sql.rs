@@ -24,7 +24,9 @@ pub(super) const TABLE: Table = Table {
 /// Ordered events: `keys` walks from key to key, one probe of the index each, so a key with a
 /// long backlog costs what any other does. The first live row of a key is its lock: `heads`
 /// locks it if it may be claimed, and whoever has it may take the rows behind it (`ordered`),
-/// up to the first that may not be claimed. The next claim goes on after the last key that this
+/// up to the first that may not be claimed. Those are not locked before they are claimed: whoever
+/// had some of them and renews just now keeps those, and a run has a gap. So the claim tells how
+/// many it `picked`, for whoever gets fewer. The next claim goes on after the last key that this
 /// one took from, or looked at, so keys are served in turn. (Every part says `< 'infinity'`: the
 /// index is a partial one, and `now()` proves nothing to the planner.) A head that is waiting for its retry, or in
 /// somebody's hands, thus holds up its own key and no other.
@@ -97,7 +99,8 @@ place AS (
             WHEN (SELECT count(*) FROM ordered) >= $1
                 THEN (SELECT max(ordering_key) FROM ordered)
             ELSE max(ordering_key) FILTER (WHERE nth = $7)
-        END AS place
+        END AS place,
+        (SELECT count(*) FROM ordered) AS picked
     FROM keys
 )";
 
@@ -193,7 +196,7 @@ WITH chosen AS (
     FROM {schema}.outbox_published AS t
     INNER JOIN unnest($3::uuid [], $4::bigint []) AS gone (event_id, stream_seq)
         ON t.stream_seq = gone.stream_seq AND t.event_id = gone.event_id
-    WHERE t.stream = $1 AND t.stream_created_at = $2
+    WHERE t.stream = $1 AND t.stream_created_at = $2 AND t.stream_seq = ANY($4)
     FOR UPDATE OF t SKIP LOCKED
 ),
 

@@ -177,6 +177,44 @@ async fn many_more_keys_than_one_claim_looks_at_are_all_served() {
     assert_eq!(arrivals(&shop).len(), 1_600);
 }
 
+#[tokio::test]
+async fn whoever_keeps_an_event_from_the_middle_of_a_run_holds_up_what_is_behind_it() {
+    let shop = Shop::open().await;
+    let events: Vec<Event> = (0..8).map(|n| keyed(0, n)).collect();
+    shop.enqueue_these(&events).await;
+    let relay = shop.relay();
+    let mut connection = shop.pool().acquire().await.unwrap();
+    let owner = Owner::on("elsewhere");
+    let claim = tasuki::lease::Claim {
+        owner: &owner,
+        lease: Duration::from_secs(30),
+        limit: 8,
+    };
+    let theirs = tasuki::lease::Work::claim(relay.work(), &mut connection, &claim);
+    assert_eq!(theirs.await.unwrap().len(), 8);
+    drop(connection);
+    shop.expire_leases().await;
+    // Their renewal comes late, and gets hold of two of them while we are about to claim all.
+    let mut renewal = shop.pool().begin().await.unwrap();
+    let renew = "UPDATE shop.outbox_events SET lease_until = now() + interval '1 h'
+        WHERE payload IN ('3', '5')";
+    sqlx::query(renew).execute(&mut *renewal).await.unwrap();
+    let kept = async {
+        tasuki_testkit::eventually("our claim waits for their renewal", async || {
+            let waiting = "SELECT count(*) FROM pg_stat_activity
+                WHERE datname = current_database() AND wait_event_type = 'Lock'";
+            (shop.count(waiting).await > 0).then_some(())
+        })
+        .await;
+        renewal.commit().await.unwrap();
+    };
+
+    let (drained, ()) = tokio::join!(relay.drain(), kept);
+
+    drained.unwrap();
+    assert_eq!(arrivals(&shop).get("key-0"), Some(&vec![0, 1, 2]));
+}
+
 /// Passes on to the bus in memory, fails some of the time, and keeps what arrived.
 struct Shaky {
     bus: MemoryBus,
