@@ -121,8 +121,7 @@ impl Group for Commands {
         if ours.is_empty() {
             return Ok(commands.iter().map(|_| Err(held())).collect());
         }
-        let mut tx = begin(&self.pool).await?;
-        let opened = self.keys.try_open_all(&mut tx, &asked).await?;
+        let (tx, opened) = self.keys.begin_all(&self.pool, &asked).await?;
         let mut served = self.serve(tx, &ours, opened).await?.into_iter();
         let answers = is_ours.into_iter().map(|is_ours| {
             let answer = is_ours.then(|| served.next()).flatten();

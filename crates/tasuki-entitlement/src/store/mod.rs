@@ -41,31 +41,9 @@ pub(crate) struct Read<'a> {
 pub(crate) async fn read<'a>(tx: &mut PgConnection, pairs: &[Pair<'a>]) -> sqlx::Result<Read<'a>> {
     let (users, skus): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
     let (users, skus) = (owned(&users), owned(&skus));
-    let rows = sqlx::query!(
-        r#"
-        SELECT
-            (SELECT clock_timestamp()) AS "now!",
-            wanted.place AS "place!",
-            held.status AS "status?",
-            held.version AS "version?",
-            held.quantity AS "quantity?",
-            held.expires_at AS "expires_at?",
-            held.granted_at AS "granted_at?",
-            held.revoked_at AS "revoked_at?",
-            held.source AS "source?",
-            held.source_id AS "source_id?",
-            held.updated_at AS "updated_at?"
-        FROM UNNEST($1::text[], $2::text[])
-            WITH ORDINALITY AS wanted (user_id, stock_keeping_unit, place)
-        LEFT JOIN entitlement.entitlements AS held
-            ON held.user_id = wanted.user_id
-            AND held.stock_keeping_unit = wanted.stock_keeping_unit
-        "#,
-        &users,
-        &skus,
-    )
-    .fetch_all(tx)
-    .await?;
+    let rows = sqlx::query_file!("src/store/read.sql", &users, &skus)
+        .fetch_all(tx)
+        .await?;
     let now = rows.first().map(|row| row.now);
     let mut holdings = HashMap::with_capacity(rows.len());
     for row in rows {

@@ -50,7 +50,7 @@ pub enum Opened {
     /// store that once.
     Twin(usize),
     /// A request with this key still runs elsewhere. Only where nobody waits for it
-    /// ([`Keys::try_open_all`](super::Keys::try_open_all)), as the next.
+    /// ([`Keys::begin_all`](super::Keys::begin_all)), as the next.
     InProgress,
     /// Something else that the request needs is locked by somebody else.
     Held,

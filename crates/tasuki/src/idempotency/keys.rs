@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::{PgConnection, PgPool};
+use sqlx::{PgConnection, PgPool, Postgres};
 use tokio::time::Instant;
 use tracing::Instrument;
 
@@ -198,31 +198,33 @@ impl Keys {
             locked.map_err(lock_error(Error::Held))?;
         }
         let requests: Vec<_> = requests.iter().collect();
-        self.find_all(tx, &requests, HashMap::new()).await
+        self.find_all(tx, &requests, |_| HashMap::new()).await
     }
 
-    /// As [`open_all_with`](Self::open_all_with), each request with the locks that it needs
-    /// besides its key's, but waits for nobody: [`Opened::InProgress`] and [`Opened::Held`] tell
-    /// which requests would have to. Those that have been answered before are told so whoever
-    /// holds what. The locks that were free are taken, also those of requests that got not all
-    /// of theirs: end the transaction soon.
+    /// Begins a transaction and opens many requests in it, as
+    /// [`open_all_with`](Self::open_all_with), each with the locks that it needs besides its
+    /// key's. But waits for nobody: [`Opened::InProgress`] and [`Opened::Held`] tell which requests
+    /// would have to. Those that have been answered before are told so whoever holds what. The
+    /// locks that were free are taken, also those of requests that got not all of theirs: end the
+    /// transaction soon.
     ///
     /// Who never waits can't wait in a circle, and one lock that is held for long holds up
     /// nobody who does not need it.
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn try_open_all(
+    pub async fn begin_all(
         &self,
-        tx: &mut PgConnection,
+        pool: &PgPool,
         asked: &[(&Request, Vec<LockNumber>)],
-    ) -> Result<Vec<Opened>, Error> {
+    ) -> Result<(sqlx::Transaction<'static, Postgres>, Vec<Opened>), Error> {
         let keys = asked.iter().map(|(request, _)| self.lock_number(request));
         let also = asked.iter().flat_map(|(_, also)| also.iter().copied());
-        let numbers: Vec<_> = keys.chain(also).collect();
-        let locked = try_lock_all(tx, &numbers).await?;
-        let mut held = HashMap::new();
-        if !locked.is_empty() {
+        let numbers = sorted(keys.chain(also));
+        let mut tx = transaction::begin_with(pool, &store::locking_free(&numbers)).await?;
+        let requests: Vec<_> = asked.iter().map(|(request, _)| *request).collect();
+        let opened = self.find_all(&mut tx, &requests, |locked| {
+            let mut held = HashMap::new();
             for (index, (request, also)) in asked.iter().enumerate() {
                 if locked.contains(&self.lock_number(request)) {
                     held.insert(index, Opened::InProgress);
@@ -230,22 +232,29 @@ impl Keys {
                     held.insert(index, Opened::Held);
                 }
             }
-        }
-        let requests: Vec<_> = asked.iter().map(|(request, _)| *request).collect();
-        self.find_all(tx, &requests, held).await
+            held
+        });
+        let opened = opened.await?;
+        Ok((tx, opened))
     }
 
-    /// What is kept under the keys of `requests`; of the others, `held` have to wait for somebody.
+    /// What is kept under the keys of `requests`; `held` says which have to wait for somebody, from
+    /// the locks that were not free.
     async fn find_all(
         &self,
         tx: &mut PgConnection,
         requests: &[&Request],
-        held: HashMap<usize, Opened>,
+        held: impl FnOnce(&HashSet<LockNumber>) -> HashMap<usize, Opened>,
     ) -> Result<Vec<Opened>, Error> {
         if requests.is_empty() {
             return Ok(Vec::new());
         }
-        let kept = store::read_all(tx, &self.statements, requests).await?;
+        let (locked, kept) = store::read_all(tx, &self.statements, requests).await?;
+        let held = if locked.is_empty() {
+            HashMap::new()
+        } else {
+            held(&locked)
+        };
         let opened = compare(requests, kept, held);
         let found = |wanted: fn(&Opened) -> bool| opened.iter().filter(|it| wanted(it)).count();
         tally::count("replayed", found(|it| matches!(it, Opened::Stored(_))));
@@ -324,7 +333,7 @@ impl Keys {
             Waited::TooLong => return Err(Error::InProgress),
         };
         let number = self.lock_number(request);
-        let mut tx = transaction::begin_with(pool, store::begin_locked(number)).await?;
+        let mut tx = transaction::begin_with(pool, &store::locking_free(&[number])).await?;
         let mut found = store::read(&mut tx, &self.statements, request).await?;
         if found.kept.is_none() && !found.locked {
             // A request of another process has the lock. Whatever it will keep is not in what

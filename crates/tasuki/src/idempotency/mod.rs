@@ -29,7 +29,7 @@
 //! lock numbers collide wait for each other and never mix: the table's primary key decides.
 //!
 //! [`Keys::open_all`] and [`Keys::store_all`] are the same for many requests in one
-//! transaction (see [`batch`](crate::batch)); [`Keys::try_open_all`] opens those of them that
+//! transaction (see [`batch`](crate::batch)); [`Keys::begin_all`] opens those of them that
 //! have nobody to wait for. With the feature `axum`, `layer` makes any axum service idempotent.
 //!
 //! Not here: keeping an answer after its time to live, and effects outside this database.

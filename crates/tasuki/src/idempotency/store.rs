@@ -1,14 +1,33 @@
 //! The statements of the idempotency keys.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use sqlx::types::Json;
-use sqlx::{AssertSqlSafe, PgConnection, SqlSafeStr, SqlStr};
+use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::{Error, LockNumber, Reply, Request, RequestHash};
 use crate::Schema;
-use crate::transaction::BEGIN;
+
+/// Key by key: a join may be planned while the table is empty, and then reads all of it for as long
+/// as the plan is kept. The limit keeps the expiry out of the lookup, or its index would be as
+/// good a way to the row.
+const READ_ALL: &str = "
+SELECT current_setting('tasuki.held', true), found.*
+FROM (VALUES (true)) AS always (present)
+LEFT JOIN (
+    SELECT
+        wanted.place, kept.request_hash, kept.response_code, kept.response_headers,
+        kept.response_body
+    FROM UNNEST($1::text[], $2::text[]) WITH ORDINALITY AS wanted (caller, idem_key, place)
+    CROSS JOIN LATERAL (
+        SELECT * FROM {schema}.idempotency_keys AS kept
+        WHERE kept.caller = wanted.caller AND kept.idem_key = wanted.idem_key
+        LIMIT 1
+    ) AS kept
+    WHERE kept.expires_at > now()
+) AS found ON true";
 
 /// Rendered for one schema.
 #[derive(Debug)]
@@ -40,21 +59,13 @@ impl Statements {
     pub(super) fn new(schema: &Schema) -> Self {
         Self {
             read: schema.render(
-                "SELECT current_setting('tasuki.locked') = 'true',
+                "SELECT current_setting('tasuki.held') = '',
                      kept.request_hash, kept.response_code, kept.response_headers, kept.response_body
                  FROM (VALUES (true)) AS always (present)
                  LEFT JOIN {schema}.idempotency_keys AS kept
                      ON kept.caller = $1 AND kept.idem_key = $2 AND kept.expires_at > now()",
             ),
-            read_all: schema.render(
-                "SELECT wanted.place,
-                     kept.request_hash, kept.response_code, kept.response_headers, kept.response_body
-                 FROM UNNEST($1::text[], $2::text[])
-                     WITH ORDINALITY AS wanted (caller, idem_key, place)
-                 JOIN {schema}.idempotency_keys AS kept
-                     ON kept.caller = wanted.caller AND kept.idem_key = wanted.idem_key
-                 WHERE kept.expires_at > now()",
-            ),
+            read_all: schema.render(READ_ALL),
             // Reading and storing use the time at which the transaction began: what was found
             // expired is still expired here. An answer lives from the moment it is stored.
             store_all: schema.render(
@@ -100,16 +111,17 @@ impl Statements {
     }
 }
 
-/// Begins a transaction and takes a lock if it is free, in one round trip. [`read`] says
-/// whether it was: the answer to a begin can't.
-pub(super) fn begin_locked(number: LockNumber) -> SqlStr {
-    let number = number.get();
-    // Safe: only a number is written into it.
-    AssertSqlSafe(format!(
-        "{BEGIN};
-         SELECT set_config('tasuki.locked', pg_try_advisory_xact_lock({number})::text, true)"
-    ))
-    .into_sql_str()
+/// Takes those of `numbers` that are free. Goes along with a begin, which answers nothing: the
+/// transaction remembers which were not, and [`read`] and [`read_all`] tell.
+pub(super) fn locking_free(numbers: &[LockNumber]) -> String {
+    format!(
+        "SELECT set_config('tasuki.held', coalesce((
+             SELECT string_agg(wanted.number::text, ',')
+             FROM UNNEST({wanted}) AS wanted (number)
+             WHERE NOT pg_try_advisory_xact_lock(wanted.number)
+         ), ''), true)",
+        wanted = literal(numbers),
+    )
 }
 
 /// Takes all locks, in one round trip. `numbers` are sorted.
@@ -134,19 +146,26 @@ pub(super) async fn lock_all(
 fn locking(numbers: &[LockNumber], wait: Duration) -> String {
     // Zero would mean to wait for ever, and a part of a millisecond belongs to the wait.
     let wait = wait.as_micros().div_ceil(1000).clamp(1, 86_400_000);
-    let mut wanted = String::new();
-    for number in numbers {
-        let comma = if wanted.is_empty() { "" } else { "," };
-        // Writing into a string can't fail.
-        write!(wanted, "{comma}{}", number.get()).unwrap_or_default();
-    }
+    let wanted = literal(numbers);
     format!(
         "SELECT set_config('tasuki.lock_timeout', current_setting('lock_timeout'), true);
          SET LOCAL lock_timeout = {wait};
          SELECT pg_advisory_xact_lock(wanted.number)
-         FROM UNNEST('{{{wanted}}}'::bigint[]) AS wanted (number);
+         FROM UNNEST({wanted}) AS wanted (number);
          SELECT set_config('lock_timeout', current_setting('tasuki.lock_timeout'), true)"
     )
+}
+
+/// Numbers as SQL.
+fn literal(numbers: &[LockNumber]) -> String {
+    let mut literal = String::from("'{");
+    for (index, number) in numbers.iter().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        // Writing into a string can't fail.
+        write!(literal, "{comma}{}", number.get()).unwrap_or_default();
+    }
+    literal.push_str("}'::bigint[]");
+    literal
 }
 
 /// Takes those of `numbers` that are free, in one round trip, and returns the others.
@@ -173,7 +192,7 @@ pub(super) fn waited_too_long(error: &sqlx::Error) -> bool {
 }
 
 /// What is kept under the key of `request`, in a transaction that was begun with
-/// [`begin_locked`].
+/// [`locking_free`].
 pub(super) async fn read(
     tx: &mut PgConnection,
     statements: &Statements,
@@ -193,13 +212,21 @@ pub(super) async fn read(
     Ok(Read { locked, kept })
 }
 
-/// The answers that are kept, each with the index of the request whose key it has.
+/// The answers that are kept, each with the index of the request whose key it has; and the locks
+/// that were not free, where the transaction was begun with [`locking_free`].
 pub(super) async fn read_all(
     tx: &mut PgConnection,
     statements: &Statements,
     requests: &[&Request],
-) -> Result<Vec<(usize, Kept)>, Error> {
-    type Row = (i64, Vec<u8>, i16, Headers, Vec<u8>);
+) -> Result<(HashSet<LockNumber>, Vec<(usize, Kept)>), Error> {
+    type Row = (
+        Option<String>,
+        Option<i64>,
+        Option<Vec<u8>>,
+        Option<i16>,
+        Headers,
+        Option<Vec<u8>>,
+    );
     let callers: Vec<&str> = requests.iter().map(|request| request.caller()).collect();
     let keys: Vec<&str> = requests.iter().map(|request| request.key()).collect();
     let rows: Vec<Row> = sqlx::query_as(AssertSqlSafe(statements.read_all.as_str()))
@@ -207,13 +234,26 @@ pub(super) async fn read_all(
         .bind(keys)
         .fetch_all(tx)
         .await?;
-    rows.into_iter()
-        .map(|(place, hash, code, headers, body)| {
-            // Ordinality counts from 1.
-            let index = usize::try_from(place - 1).unwrap_or(usize::MAX);
-            Ok((index, kept(hash, code, headers, body)?))
-        })
-        .collect()
+    let held = rows.first().and_then(|row| row.0.as_deref());
+    let held = numbers(held.unwrap_or_default())?;
+    let mut found = Vec::new();
+    for (_, place, hash, code, headers, body) in rows {
+        let (Some(place), Some(hash), Some(code), Some(body)) = (place, hash, code, body) else {
+            continue;
+        };
+        // Ordinality counts from 1.
+        let index = usize::try_from(place - 1).unwrap_or(usize::MAX);
+        found.push((index, kept(hash, code, headers, body)?));
+    }
+    Ok((held, found))
+}
+
+/// What [`locking_free`] wrote down.
+fn numbers(text: &str) -> Result<HashSet<LockNumber>, Error> {
+    let each = text.split(',').filter(|number| !number.is_empty());
+    let parsed = each.map(|number| number.parse().map(LockNumber::from_raw));
+    let parsed: Result<_, _> = parsed.collect();
+    parsed.map_err(|_odd| Error::Broken)
 }
 
 /// Stores an answer under each key, where nothing is kept or what is kept has expired. Returns

@@ -313,7 +313,8 @@ SELECT * FROM place LEFT JOIN claimed ON true";
 
 /// The token alone says whose a row is: nothing that is not claimed has one. (To ask for the
 /// state, too, would have the planner take it for a rare one, from statistics that are older than
-/// the claim, and compare every claimed row with every one of ours.)
+/// the claim, and compare every claimed row with every one of ours. The ids are there once more
+/// because a plan that was made on an empty table reads all of it otherwise.)
 ///
 /// A row that is locked is being settled, by us, and its transaction may take a while: the others
 /// don't wait for it. It still carries our token, so it is ours.
@@ -326,6 +327,7 @@ idle AS (
     SELECT t.{key} AS id
     FROM mine
     INNER JOIN {table} AS t ON t.{key} = mine.id AND t.claim_token = mine.token
+    WHERE t.{key} = ANY($1)
     FOR UPDATE OF t SKIP LOCKED
 ),
 
@@ -338,7 +340,8 @@ renewed AS (
 
 SELECT t.{key}
 FROM mine
-INNER JOIN {table} AS t ON t.{key} = mine.id AND t.claim_token = mine.token";
+INNER JOIN {table} AS t ON t.{key} = mine.id AND t.claim_token = mine.token
+WHERE t.{key} = ANY($1)";
 
 /// A pause of zero leaves the due time as it was, and with it the row's place in the queue.
 const PUT_BACK: &str = "

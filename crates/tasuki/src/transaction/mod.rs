@@ -18,7 +18,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
-use sqlx::{PgPool, Postgres, SqlSafeStr, SqlStr};
+use sqlx::{AssertSqlSafe, PgPool, Postgres, SqlSafeStr, SqlStr};
 use tokio::runtime::Handle;
 
 /// An open transaction. Dropping it rolls back.
@@ -26,7 +26,7 @@ pub(crate) type Transaction = sqlx::Transaction<'static, Postgres>;
 
 /// Each statement sees what was committed before it began. Stated, because a database may have
 /// another default, and what waits for a lock must see what its last holder wrote.
-pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
 /// Begins a transaction, as `pool.begin()` does, but may be dropped at any await.
 ///
@@ -39,12 +39,25 @@ pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 /// When the pool has no connection, or the database can't begin; [`sqlx::Error::BeginFailed`] on a
 /// standby.
 pub async fn begin(pool: &PgPool) -> sqlx::Result<sqlx::Transaction<'static, Postgres>> {
-    begin_with(pool, BEGIN.into_sql_str()).await
+    begin_by(pool, BEGIN.into_sql_str()).await
 }
 
-/// Begins with more than one statement in one round trip. The first is [`BEGIN`]; none of the
-/// others may fail, because that would leave a transaction that the driver does not know of.
-pub(crate) async fn begin_with(pool: &PgPool, opening: SqlStr) -> sqlx::Result<Transaction> {
+/// Begins, and runs `first` in the transaction, in one round trip.
+///
+/// All that is sent at once is one transaction, which the begin at its end makes one that stays
+/// open. So it is open only if all of `first` went well: behind the begin it could fail in a
+/// transaction that the driver does not know of, and takes back into the pool.
+pub(crate) async fn begin_with(pool: &PgPool, first: &str) -> sqlx::Result<Transaction> {
+    let all = format!(
+        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE;
+         {first};
+         BEGIN"
+    );
+    // Safe: callers write nothing into it but numbers.
+    begin_by(pool, AssertSqlSafe(all).into_sql_str()).await
+}
+
+async fn begin_by(pool: &PgPool, opening: SqlStr) -> sqlx::Result<Transaction> {
     // To wait for a connection may be given up; what happens on it may not.
     let connection = pool.acquire().await?;
     let begun = Finished(Some(Transaction::begin(connection, Some(opening)))).await;

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
 use tasuki::Schema;
 use tasuki::idempotency::{
     Answer, Error, Keys, LockNumber, Opened, Outcome, Reply, Request, RequestHash, try_lock_all,
@@ -202,8 +203,7 @@ async fn opening_without_waiting_tells_a_key_in_use_from_a_row_that_is_held_and_
     let rows = [free, taken, taken, taken, taken, free];
     let asked: Vec<_> = batch.iter().zip(rows.map(|row| vec![row])).collect();
 
-    let mut tx = db.pool.begin().await.unwrap();
-    let opened = keys.try_open_all(&mut tx, &asked).await.unwrap();
+    let (tx, opened) = keys.begin_all(&db.pool, &asked).await.unwrap();
 
     let wanted = [
         Opened::Fresh,
@@ -218,9 +218,11 @@ async fn opening_without_waiting_tells_a_key_in_use_from_a_row_that_is_held_and_
     let held = try_lock_all(&mut other, &[free, taken]).await.unwrap();
     assert_eq!(held, HashSet::from([free, taken]), "what was free is ours");
 
-    stalled.rollback().await.unwrap();
+    for ended in [stalled, other] {
+        ended.rollback().await.unwrap();
+    }
     tx.rollback().await.unwrap();
-    let opened = keys.try_open_all(&mut other, &asked).await.unwrap();
+    let (_tx, opened) = keys.begin_all(&db.pool, &asked).await.unwrap();
     assert_eq!(opened[1..3], [Opened::Fresh, Opened::Fresh]);
 }
 
@@ -302,4 +304,74 @@ async fn a_key_that_is_purged_while_it_is_used_is_used_all_the_same() {
 
     assert_eq!(outcome.unwrap(), Outcome::Executed(reply("again")));
     assert_eq!(kept(&db.pool).await, ["k"]);
+}
+
+#[tokio::test]
+async fn a_plan_that_was_made_on_an_empty_table_does_not_read_all_of_a_full_one() {
+    let db = database().await;
+    let keys = Keys::new(&schema());
+    let pool = pool_of_one(
+        &db.pool,
+        &[
+            ("enable_seqscan", "off"),
+            ("plan_cache_mode", "force_generic_plan"),
+        ],
+    );
+    let none = "VACUUM (ANALYZE) app.idempotency_keys";
+    sqlx::query(none).execute(&db.pool).await.unwrap();
+    let batch = ["a", "b", "old-7"].map(|key| request(key, "a"));
+    let asked: Vec<_> = batch.iter().map(|request| (request, Vec::new())).collect();
+    let (tx, _) = keys.begin_all(&pool, &asked).await.unwrap();
+    tx.rollback().await.unwrap();
+    let many = "INSERT INTO app.idempotency_keys (
+            caller, idem_key, request_hash, status, response_code, response_body, expires_at
+        )
+        SELECT 'shop', 'old-' || n, sha256('a'), 'completed', 200, '', now() + interval '1 day'
+        FROM generate_series(1, 5000) AS n";
+    sqlx::query(many).execute(&db.pool).await.unwrap();
+
+    let (mut tx, opened) = keys.begin_all(&pool, &asked).await.unwrap();
+
+    assert_eq!(opened.last(), Some(&Opened::Conflict), "it was found");
+    let read: i64 = sqlx::query_scalar(
+        "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables
+         WHERE schemaname = 'app' AND relname = 'idempotency_keys'",
+    )
+    .fetch_one(&mut *tx)
+    .await
+    .unwrap();
+    assert_eq!(read, 1, "rows were looked at");
+}
+
+#[tokio::test]
+async fn a_begin_that_fails_half_way_leaves_no_transaction_behind() {
+    let db = database().await;
+    let keys = Keys::new(&schema());
+    let failing = "CREATE FUNCTION app.pg_try_advisory_xact_lock(bigint) RETURNS boolean
+        LANGUAGE plpgsql AS $$ BEGIN RAISE out_of_memory; END $$";
+    sqlx::query(failing).execute(&db.pool).await.unwrap();
+    let pool = pool_of_one(&db.pool, &[("search_path", "app,pg_catalog")]);
+    let wanted = request("k", "a");
+    let asked = [(&wanted, Vec::new())];
+    for _ in 0..2 {
+        let Err(Error::Store(error)) = keys.begin_all(&pool, &asked).await else {
+            panic!("the lock can't be taken");
+        };
+        let code = error.as_database_error().and_then(|error| error.code());
+        assert_eq!(code.as_deref(), Some("53200"), "{error}");
+    }
+    let mended = "DROP FUNCTION app.pg_try_advisory_xact_lock";
+    sqlx::query(mended).execute(&db.pool).await.unwrap();
+
+    let (_tx, opened) = keys.begin_all(&pool, &asked).await.unwrap();
+
+    assert_eq!(opened, [Opened::Fresh]);
+}
+
+/// One connection, kept, with settings of its own.
+fn pool_of_one(pool: &PgPool, settings: &[(&str, &str)]) -> PgPool {
+    let options = (*pool.connect_options()).clone();
+    PgPoolOptions::new()
+        .max_connections(1)
+        .connect_lazy_with(options.options(settings.iter().copied()))
 }

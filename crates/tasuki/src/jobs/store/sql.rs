@@ -93,6 +93,7 @@ taken_over AS (
     FROM drafts
     WHERE u.kind = $2
         AND u.unique_id = drafts.unique_id
+        AND u.unique_id = ANY($9)
         AND u.unique_until <= clock_timestamp()
     RETURNING u.unique_id, u.job_id
 ),
