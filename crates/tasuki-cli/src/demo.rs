@@ -5,12 +5,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tasuki::admin::{Admin, Place};
 use tasuki_contract::entitlement::Entitlement;
 use tasuki_contract::notification::{DebugInbox, DebugNotification};
 use time::OffsetDateTime;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::args::Source;
@@ -22,6 +23,9 @@ use crate::status;
 const LIMIT: Duration = Duration::from_secs(30);
 /// How often the next stage is looked for.
 const PERIOD: Duration = Duration::from_millis(2);
+
+/// How long a busy service is left alone.
+const BUSY: Duration = Duration::from_millis(250);
 
 /// What happened when.
 struct Stage {
@@ -144,23 +148,30 @@ impl Demo {
         ])
     }
 
+    /// Grants. A service that is busy says so, and with the same key it is safe to ask again.
     async fn grant(&self, key: &str, ask: &Value) -> anyhow::Result<String> {
-        let request = self
-            .client
-            .post(format!("{}/v1/entitlements/grants", self.entitlement))
-            .bearer_auth(&self.key)
-            .header("Idempotency-Key", key)
-            .json(ask);
-        let response = request
-            .send()
-            .await
-            .context("entitlement does not answer")?;
-        let status = response.status();
-        let text = response.text().await?;
-        if !status.is_success() {
-            bail!("entitlement answered {status}: {text}");
+        let began = Instant::now();
+        loop {
+            let request = self
+                .client
+                .post(format!("{}/v1/entitlements/grants", self.entitlement))
+                .bearer_auth(&self.key)
+                .header("Idempotency-Key", key)
+                .json(ask);
+            let response = request
+                .send()
+                .await
+                .context("entitlement does not answer")?;
+            let status = response.status();
+            let text = response.text().await?;
+            if status.is_success() {
+                return Ok(text);
+            }
+            if status != StatusCode::SERVICE_UNAVAILABLE || began.elapsed() >= LIMIT {
+                bail!("entitlement answered {status}: {text}");
+            }
+            sleep(BUSY).await;
         }
-        Ok(text)
     }
 
     async fn until_sent(&self, user: &str, began: Instant) -> anyhow::Result<DebugNotification> {
@@ -172,6 +183,10 @@ impl Demo {
                 .await
                 .context("notification does not answer")?;
             let status = response.status();
+            if status == StatusCode::SERVICE_UNAVAILABLE {
+                sleep(BUSY).await;
+                continue;
+            }
             if !status.is_success() {
                 bail!("notification answered {status}: {}", response.text().await?);
             }
@@ -183,7 +198,7 @@ impl Demo {
             if let Some(told) = told {
                 return Ok(told);
             }
-            tokio::time::sleep(PERIOD).await;
+            sleep(PERIOD).await;
         }
         bail!("nobody was told within {}s", LIMIT.as_secs());
     }
@@ -208,7 +223,7 @@ async fn published(platform: &Platform, event: Uuid) -> anyhow::Result<(OffsetDa
         {
             return Ok((at, format!("message {stream_seq} of {stream}")));
         }
-        tokio::time::sleep(PERIOD).await;
+        sleep(PERIOD).await;
     }
     bail!(
         "event {event} was not published within {}s",

@@ -13,7 +13,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::slice;
 use std::time::Duration;
 
-use sqlx::{PgPool, Postgres, Transaction};
+use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use tasuki::batch::{Group, Ran};
 use tasuki::idempotency::{self, Keys, LockNumber, Opened, Reply, Request, try_lock_all};
 use tasuki::outbox::Outbox;
@@ -174,7 +174,6 @@ impl Commands {
                 let answer = self.answer(&mut ledger, command)?;
                 answers.insert(key(command), answer);
             }
-            self.write(&mut tx, &ledger).await?;
             let kept: Vec<_> = fresh
                 .iter()
                 .filter_map(|command| match answers.get(&key(command)) {
@@ -182,7 +181,7 @@ impl Commands {
                     _ => None,
                 })
                 .collect();
-            self.keys.store_all(&mut tx, &kept).await?;
+            self.write(&mut tx, &ledger, &kept).await?;
         }
         crash_point("entitlement.before_commit");
         tx.commit().await?;
@@ -216,7 +215,7 @@ impl Commands {
                 // An error is fine: somebody has granted it anew meanwhile, or revoked it.
                 ledger.apply(&command, order, &self.clock).ok();
             }
-            self.write(&mut tx, &ledger).await?;
+            self.write(&mut tx, &ledger, &[]).await?;
         }
         tx.commit().await?;
         self.outbox.ring();
@@ -239,8 +238,15 @@ impl Commands {
         Ok(Served::Answered(reply))
     }
 
-    async fn write(&self, tx: &mut sqlx::PgConnection, ledger: &Ledger<'_>) -> Result<(), Error> {
+    /// Writes what the ledger has come to, its events, and the answers.
+    async fn write(
+        &self,
+        tx: &mut PgConnection,
+        ledger: &Ledger<'_>,
+        kept: &[(&Request, &Reply)],
+    ) -> Result<(), Error> {
         if ledger.changes.is_empty() {
+            self.keys.store_all(tx, kept).await?;
             return Ok(());
         }
         let changed: BTreeSet<_> = ledger.changes.iter().map(|made| made.pair).collect();
@@ -252,16 +258,15 @@ impl Commands {
             })
             .collect();
         let changes: Vec<_> = ledger.changes.iter().map(Made::written).collect();
-        let written = store::write(tx, &last, &changes).await?;
-        if usize::try_from(written) != Ok(changed.len()) {
-            return Err(Error::ChangedUnlocked);
-        }
+        let mut together = store::write(&last, &changes)?;
         let events = ledger.changes.iter().map(|made| {
             let trace = made.by.traceparent.as_deref();
             events::event(made.event_id, made.pair, &made.change, trace)
         });
         let events = events.collect::<Result<Vec<_>, _>>()?;
-        self.outbox.enqueue_all(tx, &events).await?;
+        self.outbox.enqueue_with(&mut together, &events)?;
+        self.keys.store_with(&mut together, kept)?;
+        together.run(tx).await?;
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! What can go wrong here.
 
-use tasuki::{idempotency, outbox};
+use tasuki::{idempotency, outbox, together};
 use tasuki_service::database;
 
 /// Why commands were not done.
@@ -16,9 +16,10 @@ pub(crate) enum Error {
     Encode(#[from] serde_json::Error),
     #[error("a time could not be written")]
     Time(#[from] time::error::Format),
-    /// Versions would have had a gap or a repeat.
-    #[error("an entitlement was changed by somebody who did not hold its lock")]
-    ChangedUnlocked,
+    /// Also when somebody has changed an entitlement without its lock: versions would have had a
+    /// gap or a repeat.
+    #[error("the changes could not be written")]
+    Together(#[from] together::Error),
 }
 
 /// What somebody else can hold.
@@ -34,12 +35,13 @@ impl Error {
         match self {
             Self::Store(error)
             | Self::Idempotency(idempotency::Error::Store(error))
-            | Self::Outbox(outbox::Error::Store(error)) => Some(error),
+            | Self::Outbox(outbox::Error::Store(error))
+            | Self::Together(together::Error::Store(error)) => Some(error),
             Self::Idempotency(_)
             | Self::Outbox(_)
             | Self::Encode(_)
             | Self::Time(_)
-            | Self::ChangedUnlocked => None,
+            | Self::Together(_) => None,
         }
     }
 

@@ -90,6 +90,7 @@ pub mod migrate;
 pub mod outbox;
 pub mod retry;
 pub mod testing;
+pub mod together;
 pub mod upkeep;
 pub mod worker;
 

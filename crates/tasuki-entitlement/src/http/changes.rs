@@ -393,7 +393,7 @@ mod tests {
                 "in_progress",
             ),
             (Err(failed(&idempotency::Error::Held.into())), "unavailable"),
-            (Err(failed(&Error::ChangedUnlocked)), "error"),
+            (Err(failed(&idempotency::Error::Broken.into())), "error"),
         ] {
             assert_eq!(result(&served), counted);
         }

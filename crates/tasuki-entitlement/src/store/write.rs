@@ -1,6 +1,7 @@
 //! Changes, written: the entitlements and their audit in one statement.
 
-use sqlx::PgConnection;
+use sqlx::Execute as _;
+use tasuki::together::Together;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -82,16 +83,16 @@ impl Audit {
     }
 }
 
-/// Writes the last version of each entitlement, on top of exactly the version that it was made
-/// from, and every change into the audit. Answers how many entitlements were written; fewer than
-/// there are means that somebody changed one without its lock.
-pub(crate) async fn write(
-    tx: &mut PgConnection,
+/// Will write the last version of each entitlement, on top of exactly the version that it was made
+/// from, and every change into the audit. Fewer entitlements than there are mean that somebody
+/// changed one without its lock.
+pub(crate) fn write(
     last: &[(Pair<'_>, &Holding, i64)],
     written: &[Written<'_>],
-) -> sqlx::Result<i64> {
+) -> sqlx::Result<Together> {
+    let rows = last.len();
     let (last, audit) = (Last::of(last), Audit::of(written));
-    sqlx::query_file_scalar!(
+    let mut statement = sqlx::query_file_scalar!(
         "src/store/write.sql",
         &last.users,
         &last.skus,
@@ -116,9 +117,11 @@ pub(crate) async fn write(
         &audit.callers,
         &audit.requests as &[Option<String>],
         &audit.details as &[Option<serde_json::Value>],
-    )
-    .fetch_one(tx)
-    .await
+    );
+    let arguments = statement.take_arguments().map_err(sqlx::Error::Encode)?;
+    let arguments = arguments.unwrap_or_default();
+    let sql = statement.sql();
+    Ok(Together::new("entitlements", sql.as_str(), arguments, rows))
 }
 
 /// What the other columns don't say; nothing for what is simply owned or not.

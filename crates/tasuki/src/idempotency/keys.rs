@@ -13,6 +13,7 @@ use super::tally::{self, Tally};
 use super::{Answer, Error, LockNumber, Opened, Outcome, Reply, Request, RequestHash, store};
 use crate::Schema;
 use crate::testing::crash_point;
+use crate::together::Together;
 use crate::transaction::{self, Transaction};
 
 /// How long an answer is kept.
@@ -275,6 +276,23 @@ impl Keys {
         self.keep(tx, answered).await?;
         tally::count("executed", answered.len());
         Ok(())
+    }
+
+    /// Adds the answers to a statement of the caller's, as [`store_all`](Self::store_all) keeps
+    /// them.
+    ///
+    /// # Errors
+    /// When an answer can't be kept.
+    pub fn store_with(
+        &self,
+        together: &mut Together,
+        answered: &[(&Request, &Reply)],
+    ) -> Result<(), Error> {
+        if answered.is_empty() {
+            return Ok(());
+        }
+        let done = |answers| tally::count("executed", answers);
+        store::store_all_with(together, &self.statements, answered, self.ttl, done)
     }
 
     /// Removes at most `limit` answers whose time is over, and returns how many. A key that is

@@ -4,11 +4,14 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use sqlx::error::BoxDynError;
+use sqlx::postgres::PgArguments;
 use sqlx::types::Json;
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::{Arguments as _, AssertSqlSafe, PgConnection};
 
 use super::{Error, LockNumber, Reply, Request, RequestHash};
 use crate::Schema;
+use crate::together::Together;
 
 /// Key by key: a join may be planned while the table is empty, and then reads all of it for as long
 /// as the plan is kept. The limit keeps the expiry out of the lookup, or its index would be as
@@ -264,29 +267,66 @@ pub(super) async fn store_all(
     answered: &[(&Request, &Reply)],
     ttl: Duration,
 ) -> Result<u64, Error> {
-    let requests = || answered.iter().map(|(request, _)| *request);
-    let replies = || answered.iter().map(|(_, reply)| *reply);
-    let codes = replies().map(Reply::code).collect::<Result<Vec<_>, _>>()?;
-    let headers = replies().map(headers).collect::<Result<Vec<_>, _>>()?;
-    let hashes: Vec<Vec<u8>> = requests()
-        .map(|request| request.hash().as_bytes().to_vec())
-        .collect();
-    let done = sqlx::query(AssertSqlSafe(statements.store_all.as_str()))
-        .bind(requests().map(Request::caller).collect::<Vec<_>>())
-        .bind(requests().map(Request::key).collect::<Vec<_>>())
-        .bind(hashes)
-        .bind(replies().map(Reply::kind).collect::<Vec<_>>())
-        .bind(codes)
-        .bind(headers)
-        .bind(
-            replies()
-                .map(|reply| reply.body().as_ref())
-                .collect::<Vec<_>>(),
-        )
-        .bind(ttl.as_secs_f64())
-        .execute(tx)
-        .await?;
+    let columns = Columns::of(answered)?;
+    let mut arguments = PgArguments::default();
+    let added = columns.add(&mut arguments, ttl);
+    added.map_err(sqlx::Error::Encode)?;
+    let sql = AssertSqlSafe(statements.store_all.as_str());
+    let done = sqlx::query_with(sql, arguments).execute(tx).await?;
     Ok(done.rows_affected())
+}
+
+/// The same as a part of a statement of the caller's.
+pub(super) fn store_all_with(
+    together: &mut Together,
+    statements: &Statements,
+    answered: &[(&Request, &Reply)],
+    ttl: Duration,
+    done: fn(usize),
+) -> Result<(), Error> {
+    let columns = Columns::of(answered)?;
+    let expected = ("answers", answered.len(), done);
+    let add = |arguments: &mut PgArguments| columns.add(arguments, ttl);
+    Ok(together.add(expected, &statements.store_all, add)?)
+}
+
+/// Answers as the arrays that the statement for many takes.
+#[derive(Default)]
+struct Columns<'a> {
+    callers: Vec<&'a str>,
+    keys: Vec<&'a str>,
+    hashes: Vec<Vec<u8>>,
+    kinds: Vec<&'static str>,
+    codes: Vec<i16>,
+    headers: Vec<Option<String>>,
+    bodies: Vec<&'a [u8]>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(answered: &[(&'a Request, &'a Reply)]) -> Result<Self, Error> {
+        let mut columns = Self::default();
+        for (request, reply) in answered {
+            columns.callers.push(request.caller());
+            columns.keys.push(request.key());
+            columns.hashes.push(request.hash().as_bytes().to_vec());
+            columns.kinds.push(reply.kind());
+            columns.codes.push(reply.code()?);
+            columns.headers.push(headers(reply)?);
+            columns.bodies.push(reply.body().as_ref());
+        }
+        Ok(columns)
+    }
+
+    fn add(self, arguments: &mut PgArguments, ttl: Duration) -> Result<(), BoxDynError> {
+        arguments.add(self.callers)?;
+        arguments.add(self.keys)?;
+        arguments.add(self.hashes)?;
+        arguments.add(self.kinds)?;
+        arguments.add(self.codes)?;
+        arguments.add(self.headers)?;
+        arguments.add(self.bodies)?;
+        arguments.add(ttl.as_secs_f64())
+    }
 }
 
 /// Removes at most `limit` expired answers.

@@ -19,6 +19,7 @@
 //! broker and sent again. Consumers that care compare versions. Nor that a loss is repaired which
 //! the broker suffers after an event has left `outbox_published`. Not here: payload schemas.
 
+mod away;
 mod event;
 mod reconcile;
 mod relay;
@@ -37,6 +38,7 @@ pub use routes::Routes;
 pub use store::EventRow;
 
 use crate::Schema;
+use crate::together::Together;
 use crate::worker::{Bell, Listener, Ringer};
 
 /// The outbox in one schema. Clones are the same outbox, and share its bell.
@@ -119,6 +121,22 @@ impl Outbox {
             self.store
                 .insert_all(transaction, events, trace.as_deref())
                 .await?;
+        }
+        Ok(())
+    }
+
+    /// Adds many events to a statement of the caller's, as [`enqueue_all`](Self::enqueue_all).
+    ///
+    /// # Errors
+    /// When one of them can't be sent.
+    pub fn enqueue_with(&self, together: &mut Together, events: &[Event]) -> Result<(), Error> {
+        for event in events {
+            event.check()?;
+        }
+        if !events.is_empty() {
+            let trace = self.traceparent();
+            self.store
+                .insert_all_with(together, events, trace.as_deref())?;
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 use uuid::Uuid;
 
+use super::away::Away;
 use super::store::{EventRow, Place};
 use super::{Outbox, Routes, Suspicion};
 use crate::bus::{Message, Position, PublishError, Publisher};
@@ -35,9 +36,6 @@ const BROKER_AWAY: &str = "tasuki_outbox_broker_away";
 /// Times in headers: RFC 3339, in UTC, of one length.
 const WIRE_TIME: &[BorrowedFormatItem<'_>] =
     format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
-/// The first pause after the broker could not be reached, and the longest: how much later than
-/// the broker the relay is back at the latest.
-const AWAY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(3));
 /// Claims in a row that may find nothing but keys that others hold, before the next poll.
 const BLOCKED_CLAIMS: usize = 8;
 
@@ -155,27 +153,7 @@ impl State {
 
     /// How much longer events to `subject` are not worth a try.
     fn pause(&self, subject: &str) -> Option<Duration> {
-        let away = self.away.get(subject)?;
-        away.until.checked_duration_since(Instant::now())
-    }
-}
-
-/// What is known of a stream that does not answer.
-#[derive(Debug)]
-struct Away {
-    pause: Duration,
-    until: Instant,
-}
-
-impl Away {
-    fn again(before: Option<&Self>) -> Self {
-        // Relays that lost it together must not come back together.
-        let jitter = 0.75 + fastrand::f64() / 2.0;
-        let pause = before.map_or(AWAY.0, |away| (away.pause * 2).min(AWAY.1));
-        Self {
-            pause,
-            until: Instant::now() + pause.mul_f64(jitter),
-        }
+        self.away.get(subject)?.pause()
     }
 }
 
@@ -255,7 +233,7 @@ impl<P> Relay<P> {
             Err(PublishError::Held) => give_back(),
             // Not before its stream may be back: others may go to one that is there.
             Err(PublishError::Unreachable(error)) => Outcome::Back {
-                after: self.state().pause(subject).unwrap_or(AWAY.0),
+                after: self.state().pause(subject).unwrap_or(Away::FIRST),
                 error: Some(told(&*error)),
             },
             Err(error @ PublishError::Invalid(_)) => Outcome::Dead {
@@ -382,7 +360,7 @@ impl<P> Relay<P> {
             } else if let Some(pause) = state.pause(&subject) {
                 held.extend(key.cloned());
                 let outcome = Outcome::Back {
-                    after: pause.max(AWAY.0),
+                    after: pause.max(Away::FIRST),
                     error: Some("its stream is away".to_owned()),
                 };
                 hopeless.push((claimed.fence, outcome));

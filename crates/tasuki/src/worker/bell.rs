@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use super::{Error, Tick, Wake, Worker, store};
 
 /// The least time between two notifications: what rings in between shares the second one.
-const APART: Duration = Duration::from_millis(1);
+const APART: Duration = Duration::from_millis(5);
 
 /// Tells workers, here and elsewhere, that there may be work. Clones are the same bell.
 #[derive(Clone, Debug, Default)]

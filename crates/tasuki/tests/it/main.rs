@@ -20,5 +20,6 @@ mod migrate;
 mod outbox;
 mod pooler;
 mod retry;
+mod together;
 mod upkeep;
 mod worker;

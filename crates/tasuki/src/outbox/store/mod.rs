@@ -4,8 +4,9 @@ mod sql;
 
 use std::collections::HashMap;
 
-use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, FromRow, PgConnection, Row};
+use sqlx::error::BoxDynError;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::{Arguments as _, AssertSqlSafe, FromRow, PgConnection, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -17,6 +18,7 @@ use super::Event;
 use crate::Schema;
 use crate::bus::Position;
 use crate::lease::{Claim, Claimed, Fence, Leases};
+use crate::together::Together;
 
 /// How many keys one claim looks at, and how many events of one key it takes at most: a busy
 /// key gets a share, not the whole claim.
@@ -144,22 +146,25 @@ impl Store {
         events: &[Event],
         trace: Option<&str>,
     ) -> sqlx::Result<()> {
-        fn column<'e, T>(events: &'e [Event], read: impl Fn(&'e Event) -> T) -> Vec<T> {
-            events.iter().map(read).collect()
-        }
-        sqlx::query(AssertSqlSafe(self.insert_all.as_str()))
-            .bind(column(events, |event| event.id))
-            .bind(column(events, |event| event.event_type.as_str()))
-            .bind(column(events, |event| event.aggregate_key.as_str()))
-            .bind(column(events, |event| event.ordering_key.as_deref()))
-            .bind(column(events, |event| &event.payload[..]))
-            .bind(column(events, |event| {
-                event.traceparent.as_deref().or(trace)
-            }))
-            .bind(column(events, |event| event.occurred_at))
+        let mut arguments = PgArguments::default();
+        columns(&mut arguments, events, trace).map_err(sqlx::Error::Encode)?;
+        sqlx::query_with(AssertSqlSafe(self.insert_all.as_str()), arguments)
             .execute(connection)
             .await?;
         Ok(())
+    }
+
+    /// The same as a part of a statement of the caller's.
+    pub(super) fn insert_all_with(
+        &self,
+        together: &mut Together,
+        events: &[Event],
+        trace: Option<&str>,
+    ) -> sqlx::Result<()> {
+        let expected: (_, _, fn(usize)) = ("events", events.len(), |_| {});
+        together.add(expected, &self.insert_all, |arguments| {
+            columns(arguments, events, trace)
+        })
     }
 
     /// Claims events, the ordered ones by key in turn and the others by age; also says after
@@ -328,4 +333,24 @@ impl Store {
             .await?;
         Ok(u64::try_from(row.try_get::<i64, _>(0)?).unwrap_or(0))
     }
+}
+
+/// Events as the arrays that the statement for many takes.
+fn columns(
+    arguments: &mut PgArguments,
+    events: &[Event],
+    trace: Option<&str>,
+) -> Result<(), BoxDynError> {
+    fn column<'e, T>(events: &'e [Event], read: impl Fn(&'e Event) -> T) -> Vec<T> {
+        events.iter().map(read).collect()
+    }
+    arguments.add(column(events, |event| event.id))?;
+    arguments.add(column(events, |event| event.event_type.as_str()))?;
+    arguments.add(column(events, |event| event.aggregate_key.as_str()))?;
+    arguments.add(column(events, |event| event.ordering_key.as_deref()))?;
+    arguments.add(column(events, |event| &event.payload[..]))?;
+    arguments.add(column(events, |event| {
+        event.traceparent.as_deref().or(trace)
+    }))?;
+    arguments.add(column(events, |event| event.occurred_at))
 }
