@@ -6,13 +6,14 @@ use tasuki::Schema;
 use uuid::Uuid;
 
 /// The settings of the server that decide what a figure means.
-const SETTINGS: [&str; 9] = [
+const SETTINGS: [&str; 10] = [
     "server_version",
     "fsync",
     "synchronous_commit",
     "full_page_writes",
     "wal_level",
     "shared_buffers",
+    "wal_compression",
     "max_wal_size",
     "max_connections",
     "autovacuum",
@@ -36,14 +37,25 @@ pub(crate) async fn drop_database(server: &PgPool, name: &Schema) -> sqlx::Resul
 }
 
 /// Brings a database to rest, so that every measurement starts alike: statistics are there, no
-/// autovacuum is due, and no checkpoint is half-way.
+/// autovacuum is due, no checkpoint is half-way, and all of it is in the machine's memory, as where
+/// it was in use all day. (A virtual machine may take memory away that was not touched for seconds.)
 pub(crate) async fn settle(url: &str) -> sqlx::Result<()> {
     let mut connection = PgConnection::connect(url).await?;
-    for statement in ["VACUUM (ANALYZE)", "CHECKPOINT"] {
+    for statement in ["VACUUM (ANALYZE)", "CHECKPOINT", MAY_WARM, WARM] {
         sqlx::query(statement).execute(&mut connection).await?;
     }
     connection.close().await
 }
+
+const MAY_WARM: &str = "CREATE EXTENSION IF NOT EXISTS pg_prewarm";
+const WARM: &str = "
+SELECT sum(pg_prewarm(c.oid, 'read'))
+FROM pg_class AS c
+INNER JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'i')
+    AND c.relpersistence = 'p'
+    AND n.nspname NOT LIKE 'pg\\_%'
+    AND n.nspname <> 'information_schema'";
 
 /// The same for the jobs alone, where a long history would take its time, too.
 pub(crate) async fn settle_jobs(url: &str, schema: &Schema) -> sqlx::Result<()> {
