@@ -8,8 +8,8 @@
 use std::collections::HashSet;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -31,6 +31,8 @@ const HOLD_AT_MOST: usize = 2000;
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 /// How long a look may take: it is better to begin another than to wait for a dead connection.
 const LOOK_LIMIT: Duration = Duration::from_secs(30);
+/// A batch that runs for longer holds up no other, however small that is.
+const LONG_BATCH: Duration = Duration::from_secs(1);
 /// How long a row waits for a slot before it is given back.
 const SLOT_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -58,6 +60,10 @@ struct Shared<W: Work> {
     prefetch: Prefetch,
     /// Units from their start to their settlement.
     units: AtomicUsize,
+    /// The last claim left rows behind.
+    backlog: AtomicBool,
+    /// When the last batch began.
+    began: std::sync::Mutex<Option<Instant>>,
 }
 
 impl<W: Work> std::fmt::Debug for Runner<W> {
@@ -82,6 +88,8 @@ impl<W: Work> Runner<W> {
             slots: Arc::new(Semaphore::new(slots.min(Semaphore::MAX_PERMITS))),
             prefetch: Prefetch::new(slots, most),
             units: AtomicUsize::new(0),
+            backlog: AtomicBool::new(false),
+            began: std::sync::Mutex::default(),
             desk: Desk::new(work, settings),
         };
         Self {
@@ -195,6 +203,7 @@ impl<W: Work> Shared<W> {
         line.close().await?;
         let more = self.desk.work.expects_more(&rows, room);
         self.desk.more.store(more, Ordering::Release);
+        self.backlog.store(more, Ordering::Release);
         self.desk.tally.claimed(rows.len(), began.elapsed());
         // From before the claim: what we believe of a lease must not outlive what the
         // database does.
@@ -256,7 +265,11 @@ impl<W: Work> Shared<W> {
                 let free = self.units.load(Ordering::Acquire) < slots;
                 // What has ended and can't be settled is still held: it must not pile up.
                 let settled = self.desk.rows() < slots * batch * 2;
-                if free && settled { batch } else { 0 }
+                if free && settled && self.is_worth_it() {
+                    batch
+                } else {
+                    0
+                }
             }
             Unit::Row => {
                 let (held, target) = (self.desk.rows(), self.prefetch.rows());
@@ -269,6 +282,16 @@ impl<W: Work> Shared<W> {
                 }
             }
         }
+    }
+
+    /// Whether to claim a batch beside those that run. Without a backlog it would be a small one:
+    /// what comes meanwhile shares the next.
+    fn is_worth_it(&self) -> bool {
+        let slots = self.desk.settings.slots.max(1);
+        let idle = self.slots.available_permits() >= slots.min(Semaphore::MAX_PERMITS);
+        let began = *self.began.lock().unwrap_or_else(PoisonError::into_inner);
+        idle || self.backlog.load(Ordering::Acquire)
+            || began.is_none_or(|began| began.elapsed() >= LONG_BATCH)
     }
 
     /// Starts what was claimed; says how much that is.
@@ -285,6 +308,9 @@ impl<W: Work> Shared<W> {
         match self.desk.settings.unit {
             Unit::Batch => {
                 self.units.fetch_add(1, Ordering::AcqRel);
+                let mut began = self.began.lock().unwrap_or_else(PoisonError::into_inner);
+                *began = Some(Instant::now());
+                drop(began);
                 tasks.spawn(Arc::clone(self).run(rows, self.turn(), None));
             }
             Unit::Row => {
@@ -333,6 +359,7 @@ impl<W: Work> Shared<W> {
             }
             let ended = self.contained(unit, &rows).await;
             drop(slot);
+            self.desk.room_made();
             ended
         } else {
             rows.iter()

@@ -21,6 +21,7 @@
 
 mod away;
 mod event;
+mod memory;
 mod reconcile;
 mod relay;
 mod routes;

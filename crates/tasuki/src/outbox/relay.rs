@@ -18,6 +18,7 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use super::away::Away;
+use super::memory::{Highest, State};
 use super::store::{EventRow, Place};
 use super::{Outbox, Routes, Suspicion};
 use crate::bus::{Message, Position, PublishError, Publisher};
@@ -129,34 +130,6 @@ pub struct Relay<P> {
     suspicion: Suspicion,
 }
 
-/// A sequence per stream, for each that the stream was created as.
-type Highest = HashMap<(Arc<str>, OffsetDateTime), u64>;
-
-#[derive(Debug, Default)]
-struct State {
-    /// Ordered events: the key after which the next claim goes on.
-    after_key: String,
-    /// There are more keys than one claim looks at.
-    more_keys: bool,
-    /// Subjects whose stream did not answer the last time, and those whose stream did.
-    away: HashMap<Arc<str>, Away>,
-    here: HashSet<Arc<str>>,
-    /// The highest acknowledged sequences.
-    highest: Highest,
-}
-
-impl State {
-    /// Nobody answers, for whatever subject.
-    fn is_deserted(&self) -> bool {
-        self.here.is_empty() && !self.away.is_empty()
-    }
-
-    /// How much longer events to `subject` are not worth a try.
-    fn pause(&self, subject: &str) -> Option<Duration> {
-        self.away.get(subject)?.pause()
-    }
-}
-
 /// How claimed events ended.
 type Ended = Vec<(Fence, Outcome<Published>)>;
 
@@ -164,7 +137,8 @@ type Ended = Vec<(Fence, Outcome<Published>)>;
 #[derive(Clone, Debug)]
 pub struct Published {
     position: Position,
-    ordered: bool,
+    /// For an ordered event, the number of its claim.
+    claim: Option<i64>,
 }
 
 impl<P> Relay<P> {
@@ -228,7 +202,11 @@ impl<P> Relay<P> {
         match result {
             Ok(position) => Outcome::Done(Published {
                 position,
-                ordered: claimed.row.ordering_key.is_some(),
+                claim: claimed
+                    .row
+                    .ordering_key
+                    .is_some()
+                    .then_some(claimed.row.claim),
             }),
             Err(PublishError::Held) => give_back(),
             // Not before its stream may be back: others may go to one that is there.
@@ -399,6 +377,8 @@ impl<P: Publisher> Work for Relay<P> {
             let (mut rows, next) = self.outbox.store.claim(connection, claim, &place).await?;
             // In their order: the statement gives them in the order of the heap.
             rows.sort_unstable_by_key(|row| row.row.seq);
+            let number = self.state().count_claim();
+            rows.iter_mut().for_each(|row| row.row.claim = number);
             let unordered = rows.iter().filter(|row| row.row.ordering_key.is_none());
             let due: Vec<_> = unordered.map(|row| (0, row.row.next_retry_at)).collect();
             self.watermark.reached(&start, due.len() >= limit, due);
@@ -435,8 +415,12 @@ impl<P: Publisher> Work for Relay<P> {
         !state.is_deserted() && (more || self.watermark.owes_a_claim())
     }
 
+    /// A later claim may have passed over events of the same key while these were on their way. What
+    /// came since then has rung.
     fn frees_others(&self, done: &[(Fence, Published)]) -> bool {
-        done.iter().any(|(_, published)| published.ordered)
+        let last = self.state().claims;
+        let mut claims = done.iter().filter_map(|(_, published)| published.claim);
+        claims.any(|claim| claim < last)
     }
 
     async fn run(&self, unit: Vec<Claimed<EventRow>>) -> Vec<(Fence, Outcome<Published>)> {

@@ -25,9 +25,21 @@ pub struct Bell(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
+    name: Name,
     here: RwLock<Vec<Wake>>,
     elsewhere: Wake,
     rung: AtomicBool,
+}
+
+/// Tells this bell from those of other processes: who has heard a ring here need not hear it again
+/// from the database.
+#[derive(Debug)]
+struct Name(String);
+
+impl Default for Name {
+    fn default() -> Self {
+        Self(format!("{:016x}", fastrand::u64(..)))
+    }
 }
 
 impl Bell {
@@ -49,6 +61,13 @@ impl Bell {
         self.wake_here();
         self.0.rung.store(true, Ordering::Release);
         self.0.elsewhere.wake();
+    }
+
+    /// Somebody has rung, and left this word: it was heard already if it was us.
+    pub(super) fn heard(&self, word: &str) {
+        if word != self.0.name.0 {
+            self.wake_here();
+        }
     }
 
     /// As if it had been rung elsewhere.
@@ -99,7 +118,7 @@ impl Worker for Ringer {
         if !self.bell.0.rung.swap(false, Ordering::Acquire) {
             return Ok(Tick::Idle);
         }
-        store::notify(&self.pool, &self.channel).await?;
+        store::notify(&self.pool, &self.channel, &self.bell.0.name.0).await?;
         sleep(APART).await;
         Ok(Tick::Worked)
     }

@@ -47,6 +47,13 @@ impl Woken {
             Self::WhoeverHears(bell) => bell.wake_here(),
         }
     }
+
+    fn heard(&self, word: &str) {
+        match self {
+            Self::One(wake) => wake.wake(),
+            Self::WhoeverHears(bell) => bell.heard(word),
+        }
+    }
 }
 
 /// A connection, and when it was last heard of.
@@ -140,7 +147,7 @@ impl Worker for Listener {
         if let Some(notification) = received? {
             for (channel, woken) in &self.routes {
                 if channel == notification.channel() {
-                    woken.wake();
+                    woken.heard(notification.payload());
                 }
             }
             open.heard_at = Instant::now();

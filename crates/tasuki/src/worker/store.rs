@@ -9,11 +9,12 @@ pub(super) async fn ping(listener: &mut PgListener) -> sqlx::Result<()> {
     Ok(())
 }
 
-/// Tells everyone who listens on `channel`: one statement without parameters, which is a
+/// Tells `word` to everyone who listens on `channel`: one statement without parameters, which is a
 /// transaction and a round trip also behind a pooler.
-pub(super) async fn notify(pool: &PgPool, channel: &str) -> Result<(), sqlx::Error> {
-    let channel = channel.replace('\'', "''");
-    let notify = format!("SELECT pg_notify('{channel}', '')");
+pub(super) async fn notify(pool: &PgPool, channel: &str, word: &str) -> Result<(), sqlx::Error> {
+    let quoted = |text: &str| text.replace('\'', "''");
+    let (channel, word) = (quoted(channel), quoted(word));
+    let notify = format!("SELECT pg_notify('{channel}', '{word}')");
     sqlx::raw_sql(AssertSqlSafe(notify)).execute(pool).await?;
     Ok(())
 }

@@ -13,7 +13,8 @@ use tasuki::worker::{Stopped, Supervisor};
 use tasuki::{Clock, Schema};
 use tasuki_testkit::{TestDb, eventually};
 use time::OffsetDateTime;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
 use uuid::Uuid;
 
 const PARCELS: Table = Table {
@@ -55,6 +56,9 @@ struct Post {
     leases: Leases,
     watermark: Watermark,
     may_look: Arc<Notify>,
+    /// One unit leaves for each permit.
+    may_leave: Arc<Semaphore>,
+    begun: Arc<Mutex<Vec<Vec<String>>>>,
     sent: Arc<Mutex<Vec<String>>>,
 }
 
@@ -104,6 +108,9 @@ impl Work for Post {
     }
 
     async fn run(&self, unit: Vec<Claimed<Parcel>>) -> Vec<(Fence, Outcome<()>)> {
+        let recipients = unit.iter().map(|parcel| parcel.row.recipient.clone());
+        self.begun.lock().unwrap().push(recipients.collect());
+        self.may_leave.acquire().await.unwrap().forget();
         let mut sent = self.sent.lock().unwrap();
         let unit = unit.into_iter().map(|parcel| {
             sent.push(parcel.row.recipient);
@@ -128,30 +135,95 @@ impl Work for Post {
     }
 }
 
-#[tokio::test]
-async fn a_slow_look_at_the_old_rows_does_not_hold_up_the_new_ones() {
+async fn database() -> (TestDb, Schema) {
     let schema = Schema::new("app").unwrap();
     let db = TestDb::new(&[library(&schema)]).await;
     sqlx::query(CREATE).execute(&db.pool).await.unwrap();
-    let (may_look, sent) = (Arc::new(Notify::new()), Arc::default());
-    let post = Post {
-        leases: Leases::new(&schema, &PARCELS),
-        watermark: Watermark::new(1),
-        may_look: Arc::clone(&may_look),
-        sent: Arc::clone(&sent),
-    };
-    let settings = Settings {
+    (db, schema)
+}
+
+fn settings(db: &TestDb, unit: Unit) -> Settings {
+    Settings {
         pool: db.pool.clone(),
         route: Route::Direct,
         owner: Owner::on("here"),
-        unit: Unit::Row,
+        unit,
         slots: 10,
         batch: 100,
         lease: Duration::from_secs(60),
         // Only wakes: a poll would hide what was forgotten.
         poll: Duration::from_secs(3600),
+    }
+}
+
+#[tokio::test]
+async fn what_comes_while_a_batch_is_on_its_way_shares_the_next() {
+    let (db, schema) = database().await;
+    let (may_leave, begun) = (Arc::new(Semaphore::new(0)), Arc::<Mutex<_>>::default());
+    let post = Post {
+        leases: Leases::new(&schema, &PARCELS),
+        watermark: Watermark::new(1),
+        may_look: Arc::default(),
+        may_leave: Arc::clone(&may_leave),
+        begun: Arc::clone(&begun),
+        sent: Arc::default(),
     };
-    let runner = Runner::new(post, settings);
+    let runner = Runner::new(post, settings(&db, Unit::Batch));
+    let wake = runner.wake();
+    let supervisor = Supervisor::new(Clock::system());
+    supervisor.start(runner);
+    let send = async |recipient: &str| {
+        let insert = "INSERT INTO app.parcels (recipient) VALUES ($1)";
+        let sent = sqlx::query(insert).bind(recipient).execute(&db.pool).await;
+        sent.unwrap();
+        wake.wake();
+    };
+    let has_begun = async |batches: usize| {
+        eventually("they are on their way", async || {
+            (begun.lock().unwrap().len() >= batches).then_some(())
+        })
+        .await;
+    };
+
+    // A batch that takes long holds up no other, and on a busy machine any batch may.
+    for _ in 0..10 {
+        let since = Instant::now();
+        send("first").await;
+        has_begun(1).await;
+        send("second").await;
+        send("third").await;
+        let in_time = since.elapsed() < Duration::from_millis(500);
+        may_leave.add_permits(3);
+        eventually("all are sent", async || {
+            let left = sqlx::query_scalar("SELECT count(*) FROM app.parcels");
+            let left: i64 = left.fetch_one(&db.pool).await.unwrap();
+            (left == 0).then_some(())
+        })
+        .await;
+        may_leave.forget_permits(3);
+        let begun = std::mem::take(&mut *begun.lock().unwrap());
+        if in_time {
+            assert_eq!(begun, [vec!["first"], vec!["second", "third"]]);
+            let stopped = supervisor.stop(Duration::from_secs(5)).await;
+            return assert_eq!(stopped, Stopped::Finished);
+        }
+    }
+    panic!("this machine is too slow to tell");
+}
+
+#[tokio::test]
+async fn a_slow_look_at_the_old_rows_does_not_hold_up_the_new_ones() {
+    let (db, schema) = database().await;
+    let (may_look, sent) = (Arc::new(Notify::new()), Arc::default());
+    let post = Post {
+        leases: Leases::new(&schema, &PARCELS),
+        watermark: Watermark::new(1),
+        may_look: Arc::clone(&may_look),
+        may_leave: Arc::new(Semaphore::new(100)),
+        begun: Arc::default(),
+        sent: Arc::clone(&sent),
+    };
+    let runner = Runner::new(post, settings(&db, Unit::Row));
     let wake = runner.wake();
     let has_sent = async |recipients: &[&str]| {
         eventually("they are sent", async || {

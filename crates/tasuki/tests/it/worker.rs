@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tasuki::Clock;
 use tasuki::worker::{
-    Error, Health, Listener, State, Stopped, Supervisor, Tick, Wake, Worker, drain,
+    Bell, Error, Health, Listener, Ringer, State, Stopped, Supervisor, Tick, Wake, Worker, drain,
 };
 use tasuki_stack::Postgres;
 use tasuki_testkit::{TestDb, breakable, eventually};
@@ -274,6 +274,36 @@ async fn a_notification_wakes_the_worker_of_its_channel_alone() {
     })
     .await;
     assert_eq!(count(&jobs), 2);
+    assert_eq!(supervisor.stop(GRACE).await, Stopped::Finished);
+}
+
+#[tokio::test]
+async fn a_ring_that_was_heard_here_does_not_come_back_from_the_database() {
+    let db = TestDb::new(&[]).await;
+    let (here, elsewhere) = (Arc::default(), Arc::default());
+    let bell = Bell::new();
+    let supervisor = supervisor();
+    bell.wakes(&supervisor.start(counting(&here)));
+    let wake_elsewhere = supervisor.start(counting(&elsewhere));
+    supervisor.start(Ringer::new("test.ringer", db.pool.clone(), "orders", &bell));
+    let listener = Listener::new("test.listener", db.pool.clone())
+        .rings("orders", &bell)
+        .route("orders", &wake_elsewhere);
+    supervisor.start(listener);
+    eventually("both were woken by the connection", async || {
+        (count(&here) == 2 && count(&elsewhere) == 2).then_some(())
+    })
+    .await;
+
+    for rings in 3..10 {
+        bell.ring();
+        eventually("the others have heard it", async || {
+            (count(&elsewhere) == rings).then_some(())
+        })
+        .await;
+    }
+
+    assert_eq!(count(&here), 9);
     assert_eq!(supervisor.stop(GRACE).await, Stopped::Finished);
 }
 

@@ -40,6 +40,9 @@ pub struct EventRow {
     pub(super) age: f64,
     /// How many ordered events its claim meant to take.
     pub(super) picked: i64,
+    /// The number of its claim in this process.
+    #[sqlx(default)]
+    pub(super) claim: i64,
 }
 
 /// Where a claim begins.
