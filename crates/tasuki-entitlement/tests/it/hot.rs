@@ -13,12 +13,7 @@ use crate::support::{World, body};
 async fn everybody_who_wants_the_same_entitlement_is_served() {
     const CLIENTS: usize = 40;
     const EACH: usize = 5;
-    // As patient as may be: how fast the machine is, is not what is asked here.
-    let world = World::with(|config| {
-        let config = config.with_value("entitlement.idempotency.wait", "10s");
-        config.unwrap()
-    })
-    .await;
+    let world = World::start().await;
     let second = world.another().await;
     let mut wallet = body("u", "coins");
     wallet["quantity"] = json!(1000);
@@ -46,11 +41,7 @@ async fn everybody_who_wants_the_same_entitlement_is_served() {
 #[tokio::test]
 async fn many_who_wait_for_a_held_entitlement_cost_nobody_else_anything() {
     const WAITERS: usize = 150;
-    let world = World::with(|config| {
-        let config = config.with_value("entitlement.idempotency.wait", "10s");
-        config.unwrap()
-    })
-    .await;
+    let world = World::start().await;
     let mut stalled = world.env.db.pool.begin().await.unwrap();
     let number = LockNumber::of(&["entitlement", "entitlement", "u", "s"]);
     let held = try_lock_all(&mut stalled, &[number]).await.unwrap();

@@ -45,6 +45,9 @@ impl World {
                 .with_value("entitlement.nats.stream", stream)
                 .unwrap()
                 .with_value("entitlement.nats.subject", subject)
+                .unwrap()
+                // As patient as may be: how fast the machine is, is not what tests ask.
+                .with_value("entitlement.idempotency.wait", "10s")
                 .unwrap(),
         );
         let (host, tables) = serve(&env).await;
