@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection, PgPool};
+pub use tasuki::{is_away, is_passing};
 use tokio::time::{Instant, timeout};
 
 use crate::config;
@@ -202,35 +203,4 @@ impl Database {
     pub async fn probe(&self) -> sqlx::Result<()> {
         self.probe.acquire().await?.ping().await
     }
-}
-
-/// Whether `error` says that the database can't be reached or has no room, rather than that
-/// it refused what we asked: then trying again can help.
-#[must_use]
-pub fn is_away(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Io(_)
-        | sqlx::Error::Tls(_)
-        | sqlx::Error::PoolTimedOut
-        | sqlx::Error::PoolClosed
-        | sqlx::Error::BeginFailed
-        | sqlx::Error::WorkerCrashed => true,
-        sqlx::Error::Database(database) => database.code().is_some_and(|code| {
-            // Connection exceptions; no disk, memory or connection left; shutting down, crashed,
-            // starting; a standby that is not promoted yet; the disk can't be read.
-            let classes = ["08", "53"];
-            classes.iter().any(|class| code.starts_with(class))
-                || matches!(&*code, "57P01" | "57P02" | "57P03" | "25006" | "58030")
-        }),
-        _ => false,
-    }
-}
-
-/// Whether `error` is about others who wanted the same at the same time, or took too long: the
-/// next try may well succeed.
-#[must_use]
-pub fn is_passing(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code());
-    // Serialization failure, deadlock, lock not available, statement timeout.
-    matches!(code.as_deref(), Some("40001" | "40P01" | "55P03" | "57014"))
 }

@@ -105,7 +105,7 @@ pub use ids::uuid_v7;
 #[doc(inline)]
 pub use migrate::install as migrate;
 pub use schema::{InvalidSchema, Schema};
-pub use transaction::begin;
+pub use transaction::{begin, is_away, is_passing};
 
 /// What the macros of this crate expand to. Not an API.
 #[doc(hidden)]

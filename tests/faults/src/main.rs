@@ -169,7 +169,11 @@ impl Node {
     }
 
     async fn pool(&self) -> Result<PgPool> {
-        let options = PgPoolOptions::new().max_connections(8);
+        // Well below the timeout of a job, or an outage would be blamed on it.
+        let patience = Duration::from_secs(2);
+        let options = PgPoolOptions::new()
+            .max_connections(8)
+            .acquire_timeout(patience);
         Ok(options.connect(&self.database).await?)
     }
 

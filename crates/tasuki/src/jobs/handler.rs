@@ -7,6 +7,7 @@ use sqlx::PgConnection;
 use tokio_util::sync::CancellationToken;
 
 use super::{BoxError, Job, JobId};
+use crate::is_away;
 use crate::retry::{Judged, Verdict};
 
 /// How long a job waits whose database can't be reached: that is not the job's fault.
@@ -103,9 +104,12 @@ impl Context {
 /// An attempt that failed: why, and whether another one can help.
 ///
 /// `?` turns any [`std::error::Error`] into one that is tried again and costs an attempt, unless the
-/// error, or one of its sources, is a database that can't be reached: that costs none. An error that
+/// error, or one of its sources, is a database that can't be reached ([`is_away`]): that costs none,
+/// if the pool gives up ([`PoolOptions::acquire_timeout`]) before the job's timeout does. An error that
 /// knows better goes through [`Failure::judged`]; a boxed one, or that of `anyhow`, is no
 /// `std::error::Error` and goes through [`Failure::retry`].
+///
+/// [`PoolOptions::acquire_timeout`]: sqlx::pool::PoolOptions::acquire_timeout
 #[derive(Debug)]
 pub struct Failure {
     verdict: Verdict,
@@ -171,14 +175,7 @@ impl<E: std::error::Error + Send + Sync + 'static> From<E> for Failure {
 
 /// Whether this is a database that can't be reached, as opposed to one that answered.
 fn is_unreachable(error: &(dyn std::error::Error + 'static)) -> bool {
-    match error.downcast_ref::<sqlx::Error>() {
-        Some(sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed) => true,
-        // Connection exceptions, too many connections, and a server that starts or stops.
-        Some(sqlx::Error::Database(answer)) => answer.code().is_some_and(|code| {
-            code.starts_with("08") || code == "53300" || code.starts_with("57P0")
-        }),
-        _ => false,
-    }
+    error.downcast_ref().is_some_and(is_away)
 }
 
 #[cfg(test)]

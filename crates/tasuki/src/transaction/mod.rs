@@ -12,6 +12,7 @@
 //!
 //! Invariant: a connection returns to the pool only outside a transaction.
 
+mod away;
 mod store;
 
 use std::pin::Pin;
@@ -20,6 +21,8 @@ use std::task::{Context, Poll};
 use futures_util::future::BoxFuture;
 use sqlx::{AssertSqlSafe, PgPool, Postgres, SqlSafeStr, SqlStr};
 use tokio::runtime::Handle;
+
+pub use away::{is_away, is_passing};
 
 /// An open transaction. Dropping it rolls back.
 pub(crate) type Transaction = sqlx::Transaction<'static, Postgres>;

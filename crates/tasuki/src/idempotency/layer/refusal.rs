@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::Mismatch;
 use crate::idempotency::Error;
+use crate::{is_away, is_passing};
 
 /// Why a request does not reach the handler, or its answer not the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ impl Refusal {
             Error::Conflict => Self::Conflict(mismatch),
             Error::InProgress => Self::InProgress,
             Error::Held => Self::Away,
-            Error::Store(cause) if is_away(cause) => {
+            Error::Store(cause) if is_for_now(cause) => {
                 tracing::warn!(
                     error = cause as &(dyn std::error::Error + 'static),
                     "database is away"
@@ -115,22 +116,6 @@ impl IntoResponse for Refusal {
 }
 
 /// Whether the database may answer the same request later.
-fn is_away(error: &sqlx::Error) -> bool {
-    // A foreign enum that grows: whatever is not named here is our fault.
-    if let Some(error) = error.as_database_error() {
-        // Connection exceptions, insufficient resources, operator intervention, a standby, a disk
-        // that can't be read, and a lock or a serial order that could not be had this time.
-        let passing = ["08", "53", "57", "25006", "58030", "55P03", "40"];
-        let code = error.code();
-        return code.is_some_and(|code| passing.iter().any(|class| code.starts_with(class)));
-    }
-    matches!(
-        error,
-        sqlx::Error::Io(_)
-            | sqlx::Error::Tls(_)
-            | sqlx::Error::PoolTimedOut
-            | sqlx::Error::PoolClosed
-            | sqlx::Error::WorkerCrashed
-            | sqlx::Error::BeginFailed
-    )
+fn is_for_now(error: &sqlx::Error) -> bool {
+    is_away(error) || is_passing(error)
 }
