@@ -49,6 +49,7 @@
 //! | rows of your own must be claimed, worked on and finished | [`lease`] | that work runs once: a stalled worker does not know yet that it lost its claim |
 //! | what can't be done must wait for a person | [`dlq`] | the place of a redriven event in its order |
 //! | one call fails now and then | [`retry`] | anything durable |
+//! | several calls must all happen, or be undone | [`compensate`] | anything durable: a process that dies undoes nothing |
 //! | many small commands wait for many commits | [`batch`] | that a command runs once |
 //! | history must not cost what traffic costs | [`upkeep`] | the removal of a row at an exact time |
 //! | somebody must see how it all is | [`admin`] | exact counts above ten thousand |
@@ -81,6 +82,7 @@
 pub mod admin;
 pub mod batch;
 pub mod bus;
+pub mod compensate;
 pub mod dlq;
 pub mod idempotency;
 pub mod inbox;

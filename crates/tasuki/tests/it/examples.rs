@@ -60,6 +60,11 @@ async fn bus_delivers_retries_and_gives_up_as_the_verdicts_say() {
 }
 
 #[tokio::test]
+async fn compensate_undoes_what_was_done() {
+    told_by(example("compensate"), r#"undone: ["reserve"]"#).await;
+}
+
+#[tokio::test]
 async fn dead_letters_are_told_and_redriven() {
     tells("dead_letters", "welcomed: ada").await;
 }

@@ -5,11 +5,13 @@
 mod admin;
 mod batch;
 mod bus;
+mod compensate;
 mod counted;
 mod dlq;
 mod dropped;
 mod examples;
 mod graveyard;
+mod heard;
 mod idempotency;
 mod idempotency_layer;
 mod idempotency_set;

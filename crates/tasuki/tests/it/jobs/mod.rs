@@ -6,10 +6,8 @@ mod queue;
 mod repeat;
 mod run;
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +20,8 @@ use tasuki::migrate::library;
 use tasuki::retry::Backoff;
 use tasuki::{Clock, Schema, worker::Supervisor};
 use tasuki_testkit::TestDb;
+
+use crate::heard::Heard;
 
 const GRACE: Duration = Duration::from_secs(10);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -200,75 +200,4 @@ impl Ran {
             std::future::ready(Ok(()))
         }
     }
-}
-
-thread_local! {
-    static HEARD: Heard = Heard::default();
-}
-
-/// What this thread, which is this test, has said in its log: how many statements it sent, and how
-/// many claims it lost.
-#[derive(Clone, Debug, Default)]
-struct Heard {
-    statements: Rc<Cell<usize>>,
-    lost: Rc<Cell<usize>>,
-}
-
-impl Heard {
-    /// Counts from now on.
-    fn listen() -> Self {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| tracing::subscriber::set_global_default(Ears).unwrap());
-        let heard = HEARD.with(Self::clone);
-        heard.statements.set(0);
-        heard.lost.set(0);
-        heard
-    }
-
-    fn statements(&self) -> usize {
-        self.statements.get()
-    }
-
-    fn lost(&self) -> usize {
-        self.lost.get()
-    }
-}
-
-/// Hears every thread. One for all: a subscriber of one thread alone may be left out when another
-/// thread is the first to pass a log line.
-struct Ears;
-
-impl tracing::Subscriber for Ears {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        // Without a thread-local any more, the thread is about to end.
-        let Ok(heard) = HEARD.try_with(Heard::clone) else {
-            return;
-        };
-        if event.metadata().target() == "sqlx::query" {
-            heard.statements.set(heard.statements() + 1);
-        }
-        event.record(
-            &mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
-                if field.name() == "message" && format!("{value:?}") == "lock lost" {
-                    heard.lost.set(heard.lost() + 1);
-                }
-            },
-        );
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
 }
