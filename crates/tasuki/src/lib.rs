@@ -48,6 +48,7 @@
 //! | work must be done after the commit, later, or again and again | [`jobs`] | that an attempt runs once; strict order |
 //! | rows of your own must be claimed, worked on and finished | [`lease`] | that work runs once: a stalled worker does not know yet that it lost its claim |
 //! | what can't be done must wait for a person | [`dlq`] | the place of a redriven event in its order |
+//! | services must react to each other's events, and somebody must see the whole chain | [`choreography`] | one order of all that happened: clocks differ, causes don't |
 //! | one call fails now and then | [`retry`] | anything durable |
 //! | several calls must all happen, or be undone | [`compensate`] | anything durable: a process that dies undoes nothing |
 //! | many small commands wait for many commits | [`batch`] | that a command runs once |
@@ -82,6 +83,7 @@
 pub mod admin;
 pub mod batch;
 pub mod bus;
+pub mod choreography;
 pub mod compensate;
 pub mod dlq;
 pub mod idempotency;

@@ -69,6 +69,9 @@ struct Node {
     /// Takes one event with this id instead, prints whether it was new and ends.
     #[arg(long)]
     take: Option<Uuid>,
+    /// Reacts to one event with this id instead, prints whether it was new and ends.
+    #[arg(long)]
+    react: Option<Uuid>,
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -94,6 +97,10 @@ async fn main() -> Result<()> {
     }
     if let Some(event) = node.take {
         println!("{}", work::take(&node.pool().await?, event).await?);
+        return Ok(());
+    }
+    if let Some(event) = node.react {
+        println!("{}", work::react(&node.pool().await?, event).await?);
         return Ok(());
     }
     let supervisor = Supervisor::new(Clock::system());

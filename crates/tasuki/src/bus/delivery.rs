@@ -86,6 +86,18 @@ impl Delivery {
         self.header("traceparent")
     }
 
+    /// The chain of events that the message is a part of.
+    #[must_use]
+    pub fn correlation_id(&self) -> Option<&str> {
+        self.header("correlation_id")
+    }
+
+    /// The event that the message follows from.
+    #[must_use]
+    pub fn causation_id(&self) -> Option<Uuid> {
+        self.header("causation_id")?.parse().ok()
+    }
+
     /// Done: the message does not come again. Returns when the broker has confirmed.
     ///
     /// # Errors

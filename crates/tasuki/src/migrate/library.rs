@@ -23,6 +23,7 @@ const STEPS: &[Step] = steps! {
     5 "idempotency keys" "0005_idempotency_keys.sql";
     6 "room for claims" "0006_room_for_claims.sql";
     7 "consumer places" "0007_consumer_places.sql";
+    10 "stories" "0010_stories.sql";
 };
 
 /// The plan of the library's own tables in `schema`.

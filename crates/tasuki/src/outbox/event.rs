@@ -19,6 +19,8 @@ pub struct Event {
     pub(super) ordering_key: Option<String>,
     pub(super) payload: Bytes,
     pub(super) traceparent: Option<String>,
+    pub(super) correlation_id: Option<String>,
+    pub(super) causation_id: Option<Uuid>,
     pub(super) occurred_at: Option<OffsetDateTime>,
 }
 
@@ -46,6 +48,8 @@ impl Event {
             ordering_key: None,
             payload: payload.into(),
             traceparent: None,
+            correlation_id: None,
+            causation_id: None,
             occurred_at: None,
         }
     }
@@ -63,6 +67,19 @@ impl Event {
         self
     }
 
+    /// What everything that belongs together has in common, across services: an order's id, say.
+    /// [`choreography`](crate::choreography) hands it on from event to event.
+    pub fn correlation_id(mut self, correlation_id: impl Into<String>) -> Self {
+        self.correlation_id = Some(correlation_id.into());
+        self
+    }
+
+    /// The event that this one follows from.
+    pub fn causation_id(mut self, event: impl Into<Uuid>) -> Self {
+        self.causation_id = Some(event.into());
+        self
+    }
+
     /// When it happened, if that is not the time of the transaction.
     pub const fn occurred_at(mut self, at: OffsetDateTime) -> Self {
         self.occurred_at = Some(at);
@@ -73,6 +90,31 @@ impl Event {
     #[must_use]
     pub const fn id(&self) -> Uuid {
         self.id
+    }
+
+    /// What it is called: `OrderPlaced`.
+    #[must_use]
+    pub fn event_type(&self) -> &str {
+        &self.event_type
+    }
+
+    /// Makes it a part of the chain that `correlation_id` names, unless it is of another already.
+    pub(crate) fn join(
+        &mut self,
+        correlation_id: &str,
+        cause: Option<Uuid>,
+        traceparent: Option<&str>,
+    ) {
+        let id = self.correlation_id.take();
+        self.correlation_id = Some(id.unwrap_or_else(|| correlation_id.to_owned()));
+        self.causation_id = self.causation_id.or(cause);
+        let trace = self.traceparent.take();
+        self.traceparent = trace.or_else(|| traceparent.map(str::to_owned));
+    }
+
+    /// The chain that it is a part of, and what it follows from.
+    pub(crate) fn chain(&self) -> (Option<&str>, Option<Uuid>) {
+        (self.correlation_id.as_deref(), self.causation_id)
     }
 
     /// Whether it can be stored and sent: names become headers, so they have no control
@@ -86,6 +128,9 @@ impl Event {
         if let Some(traceparent) = &self.traceparent {
             name("traceparent", traceparent, NAME_LIMIT)?;
         }
+        if let Some(id) = &self.correlation_id {
+            name("correlation_id", id, NAME_LIMIT)?;
+        }
         Ok(())
     }
 }
@@ -93,6 +138,11 @@ impl Event {
 /// Whether this can travel as a trace context.
 pub(super) fn is_traceparent(text: &str) -> bool {
     name("traceparent", text, NAME_LIMIT).is_ok()
+}
+
+/// Whether this can travel as the name of a chain.
+pub(crate) fn is_correlation_id(text: &str) -> bool {
+    name("correlation_id", text, NAME_LIMIT).is_ok()
 }
 
 fn name(field: &'static str, text: &str, limit: usize) -> Result<(), InvalidEvent> {
@@ -130,6 +180,10 @@ mod tests {
             (
                 event("A", "a:1").ordered_by(long),
                 "ordering_key is too long",
+            ),
+            (
+                event("A", "a:1").correlation_id("a\nb"),
+                "correlation_id has control characters",
             ),
         ] {
             assert_eq!(event.check().unwrap_err().to_string(), words);

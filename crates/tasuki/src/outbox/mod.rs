@@ -32,6 +32,7 @@ use std::sync::Arc;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
+pub(crate) use event::is_correlation_id;
 pub use event::{Event, InvalidEvent};
 pub use reconcile::{Reconciler, Suspicion};
 pub use relay::{Published, Relay, RelaySettings, relay};
@@ -83,7 +84,7 @@ impl Outbox {
     }
 
     /// The trace of whoever enqueues. One that can't travel is none: it must not fail an event.
-    fn traceparent(&self) -> Option<String> {
+    pub(crate) fn traceparent(&self) -> Option<String> {
         (self.trace)().filter(|text| event::is_traceparent(text))
     }
 

@@ -155,7 +155,7 @@ impl<P> Relay<P> {
 
     fn message(&self, claimed: &mut Claimed<EventRow>) -> Message {
         let row = &mut claimed.row;
-        let mut headers = Vec::with_capacity(5);
+        let mut headers = Vec::with_capacity(7);
         let occurred_at = row.occurred_at.to_offset(UtcOffset::UTC);
         let occurred_at = occurred_at.format(WIRE_TIME).unwrap_or_default();
         headers.push(("occurred_at", occurred_at));
@@ -165,6 +165,12 @@ impl<P> Relay<P> {
                 headers.push(("trace_id", trace_id.to_owned()));
             }
             headers.push(("traceparent", traceparent));
+        }
+        if let Some(correlation_id) = row.correlation_id.take() {
+            headers.push(("correlation_id", correlation_id));
+        }
+        if let Some(causation_id) = row.causation_id {
+            headers.push(("causation_id", causation_id.to_string()));
         }
         let subject = self.settings.routes.subject(&row.event_type);
         headers.push(("event_type", std::mem::take(&mut row.event_type)));

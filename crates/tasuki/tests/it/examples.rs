@@ -60,6 +60,11 @@ async fn bus_delivers_retries_and_gives_up_as_the_verdicts_say() {
 }
 
 #[tokio::test]
+async fn choreography_tells_the_story_of_two_services() {
+    tells("choreography", "    ShipmentSent by shipping").await;
+}
+
+#[tokio::test]
 async fn compensate_undoes_what_was_done() {
     told_by(example("compensate"), r#"undone: ["reserve"]"#).await;
 }

@@ -5,6 +5,7 @@
 mod admin;
 mod batch;
 mod bus;
+mod choreography;
 mod compensate;
 mod counted;
 mod dlq;

@@ -13,6 +13,12 @@ use uuid::Uuid;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
+const PARTITIONED: [&str; 4] = [
+    "outbox_published",
+    "jobs_done",
+    "processed_events",
+    "stories",
+];
 
 fn schema() -> Schema {
     Schema::new("app").unwrap()
@@ -22,7 +28,7 @@ async fn database() -> TestDb {
     let db = TestDb::new(&[tasuki::migrate::library(&schema())]).await;
     // A vacuum that comes by postpones a step, as anybody does who holds the table; which tick
     // does what would be up to it.
-    for table in ["outbox_published", "jobs_done", "processed_events"] {
+    for table in PARTITIONED {
         let sql = format!("ALTER TABLE app.{table}_default SET (autovacuum_enabled = FALSE)");
         run(&db.pool, &sql).await;
     }
@@ -199,7 +205,7 @@ async fn a_partition_has_all_that_its_table_has() {
              AND indisvalid"
         )
     };
-    for table in ["outbox_published", "jobs_done", "processed_events"] {
+    for table in PARTITIONED {
         let partition = partitions(&db.pool, table).await.remove(0);
         let (of_table, of_partition) = (indexes(table), indexes(&partition));
         assert_eq!(

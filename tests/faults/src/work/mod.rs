@@ -9,9 +9,11 @@ use serde::{Deserialize, Serialize};
 use sqlx::{PgConnection, PgPool};
 use tasuki::Schema;
 use tasuki::bus::{Delivery, Handler, Verdict};
+use tasuki::choreography::{Cause, Choreography, Reacted};
 use tasuki::idempotency::{Answer, Keys, Outcome, Reply, Request, RequestHash};
 use tasuki::inbox::{Arrival, Inbox};
 use tasuki::jobs::{Context, Failure, Handler as JobHandler, Job};
+use tasuki::outbox::{Event, Outbox};
 use tasuki::worker;
 use uuid::Uuid;
 
@@ -100,6 +102,21 @@ pub(crate) async fn take(pool: &PgPool, event: Uuid) -> Result<&'static str> {
         anyhow::Ok(())
     });
     Ok(taken.await?.map_or("duplicate", |()| "new"))
+}
+
+/// Reacts to an event, and tells another.
+pub(crate) async fn react(pool: &PgPool, event: Uuid) -> Result<&'static str> {
+    let schema = Schema::new("app")?;
+    let part = Choreography::new(&schema, "app", &Outbox::new(&schema));
+    let cause = Cause::new(event, "Asked");
+    let reacted = part.react(pool, "reactor", &cause, async |tx| {
+        store::effects(tx, "reaction", &[event]).await?;
+        anyhow::Ok(vec![Event::new(Uuid::now_v7(), "Answered", "a:1", "{}")])
+    });
+    Ok(match reacted.await? {
+        Reacted::Before => "duplicate",
+        _ => "new",
+    })
 }
 
 pub(crate) struct Pay {

@@ -126,6 +126,42 @@ async fn killed_after_the_commit_of_an_effect_the_event_is_a_duplicate_to_the_ne
     assert_eq!(site.effects("taken").await, 1);
 }
 
+/// How many effects, events and entries of the story the reaction has left.
+async fn left_by_a_reaction(site: &Site) -> (i64, i64, i64) {
+    (
+        site.effects("reaction").await,
+        site.count("SELECT count(*) FROM app.outbox_events").await,
+        site.count("SELECT count(*) FROM app.stories").await,
+    )
+}
+
+#[tokio::test]
+async fn killed_before_the_commit_of_a_reaction_nothing_was_told_and_the_next_reacts() {
+    let site = Site::open().await;
+    let react = ["--react", EVENT];
+    let mut dies = site
+        .node(&[&react[..], &["--crash-at", "choreography.before_commit"]].concat())
+        .await;
+    dies.is_killed().await;
+    assert_eq!(left_by_a_reaction(&site).await, (0, 0, 0));
+    assert_eq!(site.answer(&react).await, "new");
+    assert_eq!(site.answer(&react).await, "duplicate");
+    assert_eq!(left_by_a_reaction(&site).await, (1, 1, 2));
+}
+
+#[tokio::test]
+async fn killed_after_the_commit_of_a_reaction_it_was_told_once() {
+    let site = Site::open().await;
+    let react = ["--react", EVENT];
+    let mut dies = site
+        .node(&[&react[..], &["--crash-at", "choreography.committed"]].concat())
+        .await;
+    dies.is_killed().await;
+    assert_eq!(left_by_a_reaction(&site).await, (1, 1, 2));
+    assert_eq!(site.answer(&react).await, "duplicate");
+    assert_eq!(left_by_a_reaction(&site).await, (1, 1, 2));
+}
+
 #[tokio::test]
 async fn killed_while_a_schedule_is_due_its_job_is_enqueued_once_by_the_next() {
     let site = Site::open().await;

@@ -34,6 +34,8 @@ pub struct EventRow {
     pub(super) ordering_key: Option<String>,
     pub(super) payload: Vec<u8>,
     pub(super) traceparent: Option<String>,
+    pub(super) correlation_id: Option<String>,
+    pub(super) causation_id: Option<Uuid>,
     pub(super) occurred_at: OffsetDateTime,
     pub(super) next_retry_at: OffsetDateTime,
     /// Seconds since it was enqueued, by the database's clock.
@@ -137,6 +139,8 @@ impl Store {
             .bind(event.ordering_key.as_deref())
             .bind(&event.payload[..])
             .bind(event.traceparent.as_deref().or(trace))
+            .bind(event.correlation_id.as_deref())
+            .bind(event.causation_id)
             .bind(event.occurred_at)
             .execute(connection)
             .await?;
@@ -355,5 +359,7 @@ fn columns(
     arguments.add(column(events, |event| {
         event.traceparent.as_deref().or(trace)
     }))?;
+    arguments.add(column(events, |event| event.correlation_id.as_deref()))?;
+    arguments.add(column(events, |event| event.causation_id))?;
     arguments.add(column(events, |event| event.occurred_at))
 }

@@ -7,7 +7,7 @@ pub(super) const TABLE: Table = Table {
     key: "event_id",
     claimed: "IN_FLIGHT",
     columns: "t.seq, t.event_type, t.aggregate_key, t.ordering_key, t.payload, t.traceparent, \
-              t.occurred_at, t.next_retry_at, \
+              t.correlation_id, t.causation_id, t.occurred_at, t.next_retry_at, \
               extract(EPOCH FROM now() - t.created_at)::float8 AS age",
     with: PICK_WITH,
     pick: "SELECT ctid FROM ordered UNION ALL SELECT ctid FROM unordered",
@@ -116,16 +116,21 @@ LIMIT 1";
 
 pub(super) const INSERT: &str = "
 INSERT INTO {schema}.outbox_events
-    (event_id, event_type, aggregate_key, ordering_key, payload, traceparent, occurred_at)
-VALUES ($1, $2, $3, $4, $5, $6, coalesce($7, now()))";
+    (event_id, event_type, aggregate_key, ordering_key, payload, traceparent,
+     correlation_id, causation_id, occurred_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, now()))";
 
 pub(super) const INSERT_ALL: &str = "
 INSERT INTO {schema}.outbox_events
-    (event_id, event_type, aggregate_key, ordering_key, payload, traceparent, occurred_at)
-SELECT id, event_type, aggregate_key, ordering_key, payload, traceparent, coalesce(occurred_at, now())
-FROM unnest($1::uuid [], $2::text [], $3::text [], $4::text [], $5::bytea [], $6::text [], $7::timestamptz [])
+    (event_id, event_type, aggregate_key, ordering_key, payload, traceparent,
+     correlation_id, causation_id, occurred_at)
+SELECT id, event_type, aggregate_key, ordering_key, payload, traceparent,
+    correlation_id, causation_id, coalesce(occurred_at, now())
+FROM unnest($1::uuid [], $2::text [], $3::text [], $4::text [], $5::bytea [], $6::text [],
+        $7::text [], $8::uuid [], $9::timestamptz [])
     WITH ORDINALITY AS event (
-        id, event_type, aggregate_key, ordering_key, payload, traceparent, occurred_at, nth
+        id, event_type, aggregate_key, ordering_key, payload, traceparent,
+        correlation_id, causation_id, occurred_at, nth
     )
 ORDER BY nth";
 
@@ -146,7 +151,7 @@ RETURNING event_id";
 
 /// What a row keeps on its way between the two tables.
 pub(super) const MOVED: &str = "event_id, seq, event_type, aggregate_key, ordering_key, payload, traceparent, \
-                     occurred_at, attempt_count, created_at";
+                     correlation_id, causation_id, occurred_at, attempt_count, created_at";
 
 pub(super) const ELSEWHERE: &str = "
 SELECT

@@ -20,7 +20,11 @@ const ATTEMPTS: &str = "SELECT coalesce(sum(attempt_count), 0) FROM shop.outbox_
 async fn a_published_event_carries_what_its_consumers_need_and_moves_to_the_published_ones() {
     let shop = Shop::open().await;
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    let sent = event("OrderPlaced", 7).traceparent(Some(trace.to_owned()));
+    let cause = Uuid::from_u128(1);
+    let sent = event("OrderPlaced", 7)
+        .traceparent(Some(trace.to_owned()))
+        .correlation_id("order:7")
+        .causation_id(cause);
     shop.enqueue_these(std::slice::from_ref(&sent)).await;
     shop.relay().drain().await.unwrap();
 
@@ -40,6 +44,8 @@ async fn a_published_event_carries_what_its_consumers_need_and_moves_to_the_publ
     assert_eq!(header("aggregate_key"), Some("order:7"));
     assert_eq!(header("traceparent"), Some(trace));
     assert_eq!(header("trace_id"), Some("4bf92f3577b34da6a3ce929d0e0e4736"));
+    assert_eq!(header("correlation_id"), Some("order:7"));
+    assert_eq!(header("causation_id"), Some(&*cause.to_string()));
     let length = "2026-11-15T20:00:00.000000Z".len();
     assert!(header("occurred_at").is_some_and(|at| at.ends_with('Z') && at.len() == length));
     let stored: (String, i64) =
