@@ -49,6 +49,8 @@
 //! | rows of your own must be claimed, worked on and finished | [`lease`] | that work runs once: a stalled worker does not know yet that it lost its claim |
 //! | what can't be done must wait for a person | [`dlq`] | the place of a redriven event in its order |
 //! | services must react to each other's events, and somebody must see the whole chain | [`choreography`] | one order of all that happened: clocks differ, causes don't |
+//! | an action or its undoing may come twice, late, or in the wrong order | [`barrier`] | knowing a step after its row was removed; effects outside this database |
+//! | others must keep off what is half done | [`barrier::Locks`] | that those keep off who don't ask |
 //! | one call fails now and then | [`retry`] | anything durable |
 //! | several calls must all happen, or be undone | [`compensate`] | anything durable: a process that dies undoes nothing |
 //! | many small commands wait for many commits | [`batch`] | that a command runs once |
@@ -81,6 +83,7 @@
 #![warn(missing_docs)]
 
 pub mod admin;
+pub mod barrier;
 pub mod batch;
 pub mod bus;
 pub mod choreography;

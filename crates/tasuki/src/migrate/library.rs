@@ -24,6 +24,7 @@ const STEPS: &[Step] = steps! {
     6 "room for claims" "0006_room_for_claims.sql";
     7 "consumer places" "0007_consumer_places.sql";
     10 "stories" "0010_stories.sql";
+    11 "barriers" "0011_barriers.sql";
 };
 
 /// The plan of the library's own tables in `schema`.

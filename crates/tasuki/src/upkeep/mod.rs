@@ -113,7 +113,7 @@ pub struct Upkeep {
 
 impl Upkeep {
     /// Keeps the library's tables in `schema` up: published events for 24 hours, finished jobs
-    /// for 7 days, processed events and stories for 30 days, closed dead letters for 30
+    /// for 7 days, processed events, stories and barriers for 30 days, closed dead letters for 30
     /// days, idempotency keys and unique jobs until they expire.
     #[must_use]
     pub fn new(pool: PgPool, schema: &Schema) -> Self {

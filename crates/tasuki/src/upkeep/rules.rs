@@ -193,7 +193,7 @@ fn check_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), Error
 }
 
 /// The library's own partitioned tables.
-pub(super) fn library_partitioned() -> [Partitioned; 4] {
+pub(super) fn library_partitioned() -> [Partitioned; 5] {
     [
         Partitioned::by_time("outbox_published", "published_at")
             .width(HOUR)
@@ -201,6 +201,7 @@ pub(super) fn library_partitioned() -> [Partitioned; 4] {
         Partitioned::by_time("jobs_done", "finished_at").keep(7 * DAY),
         Partitioned::by_uuid_v7("processed_events", "event_id", "processed_at"),
         Partitioned::by_time("stories", "recorded_at"),
+        Partitioned::by_uuid_v7("barriers", "saga_id", "changed_at"),
     ]
 }
 

@@ -50,6 +50,11 @@ async fn admin_tells_how_the_queues_are() {
 }
 
 #[tokio::test]
+async fn barrier_refuses_the_late_action_and_undoes_what_there_is() {
+    tells("barrier", "balance: 100").await;
+}
+
+#[tokio::test]
 async fn batch_shares_transactions_and_fails_only_the_bad_command() {
     tells("batch", "1000 votes in").await;
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 mod admin;
+mod barrier;
 mod batch;
 mod bus;
 mod choreography;

@@ -13,11 +13,12 @@ use uuid::Uuid;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
-const PARTITIONED: [&str; 4] = [
+const PARTITIONED: [&str; 5] = [
     "outbox_published",
     "jobs_done",
     "processed_events",
     "stories",
+    "barriers",
 ];
 
 fn schema() -> Schema {
