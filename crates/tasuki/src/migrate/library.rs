@@ -23,8 +23,9 @@ const STEPS: &[Step] = steps! {
     5 "idempotency keys" "0005_idempotency_keys.sql";
     6 "room for claims" "0006_room_for_claims.sql";
     7 "consumer places" "0007_consumer_places.sql";
-    10 "stories" "0010_stories.sql";
-    11 "barriers" "0011_barriers.sql";
+    8 "stories" "0008_stories.sql";
+    9 "chains of published events" "0009_chains_of_published_events.sql";
+    10 "barriers" "0010_barriers.sql";
 };
 
 /// The plan of the library's own tables in `schema`.

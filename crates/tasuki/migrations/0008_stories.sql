@@ -1,12 +1,10 @@
 -- Why:   services that only react to each other's events are understood as one story: what belongs
 --        together has a correlation id, and every event names the one that it follows from.
 -- Phase: expand. Nothing reads the table yet; the columns are empty for whoever does not know them.
--- Lock:  ACCESS EXCLUSIVE on outbox_events and outbox_published, for a moment: nothing is rewritten.
+-- Lock:  ACCESS EXCLUSIVE on outbox_events, for a moment: nothing is rewritten.
 -- Undo:  DROP TABLE {schema}.stories;
 --        ALTER TABLE {schema}.outbox_events DROP COLUMN correlation_id, DROP COLUMN causation_id;
---        ALTER TABLE {schema}.outbox_published DROP COLUMN correlation_id, DROP COLUMN causation_id;
 ALTER TABLE {schema}.outbox_events ADD COLUMN correlation_id text, ADD COLUMN causation_id uuid;
-ALTER TABLE {schema}.outbox_published ADD COLUMN correlation_id text, ADD COLUMN causation_id uuid;
 
 -- This service's part: a row for each event that it told, and for each that it reacted to. Nothing
 -- is unique: a row commits with that of the outbox, or of the inbox, which is.
