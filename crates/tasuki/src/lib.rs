@@ -51,6 +51,7 @@
 //! | services must react to each other's events, and somebody must see the whole chain | [`choreography`] | one order of all that happened: clocks differ, causes don't |
 //! | an action or its undoing may come twice, late, or in the wrong order | [`barrier`] | knowing a step after its row was removed; effects outside this database |
 //! | others must keep off what is half done | [`barrier::Locks`] | that those keep off who don't ask |
+//! | several databases must commit together or not at all | [`twopc`] | that their commits become visible at one moment; that nobody waits for a participant that is away |
 //! | one call fails now and then | [`retry`] | anything durable |
 //! | several calls must all happen, or be undone | [`compensate`] | anything durable: a process that dies undoes nothing |
 //! | many small commands wait for many commits | [`batch`] | that a command runs once |
@@ -98,6 +99,7 @@ pub mod outbox;
 pub mod retry;
 pub mod testing;
 pub mod together;
+pub mod twopc;
 pub mod upkeep;
 pub mod worker;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sqlx::PgPool;
 use tokio::time::{Instant, timeout};
 
-use super::{Admin, OutboxStats, QueueStats};
+use super::{Admin, OutboxStats, QueueStats, TwopcStats};
 use crate::dlq::{Letters, Open};
 use crate::transaction;
 use crate::worker::{Error, Tick, Worker};
@@ -36,6 +36,10 @@ const QUEUE_DEAD: &str = "tasuki_queue_dead_rows";
 const LETTERS_OPEN: &str = "tasuki_dead_letters_open_rows";
 /// Age of the oldest of them, by source. Alert `dead-letters-forgotten`: above a day.
 const LETTERS_OLDEST_AGE: &str = "tasuki_dead_letters_oldest_age_seconds";
+/// Two-phase commits that some participant has not confirmed. No alert; explains the next.
+const TWOPC_OPEN: &str = "tasuki_twopc_open_rows";
+/// Age of the oldest of them. Alert `twopc-in-doubt`: above 60 s. It holds locks in participants.
+const TWOPC_OLDEST_AGE: &str = "tasuki_twopc_oldest_age_seconds";
 /// When the others were last read, as seconds since 1970. Alert `gauges-stale`: `time()` minus
 /// this is above 30 s. Without it none of the others means anything.
 const READ_TIMESTAMP: &str = "tasuki_gauges_read_timestamp_seconds";
@@ -64,6 +68,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 /// | `tasuki_queue_dead_rows` | `queue` | |
 /// | `tasuki_dead_letters_open_rows` | `source` | `dead-letters`: above 0 |
 /// | `tasuki_dead_letters_oldest_age_seconds` | `source` | `dead-letters-forgotten`: above a day |
+/// | `tasuki_twopc_open_rows` | | |
+/// | `tasuki_twopc_oldest_age_seconds` | | `twopc-in-doubt`: above 60 |
 /// | `tasuki_gauges_read_timestamp_seconds` | | `gauges-stale`: more than 30 s ago |
 ///
 /// A value that could not be read is no value: after a failed read every gauge is NaN, which
@@ -97,6 +103,7 @@ struct Reading {
     outbox: OutboxStats,
     queues: Vec<QueueStats>,
     open: Vec<Open>,
+    twopc: TwopcStats,
 }
 
 impl Gauges {
@@ -135,6 +142,7 @@ impl Gauges {
             outbox: self.admin.outbox(&mut tx).await?,
             queues: self.admin.queues(&mut tx).await?,
             open: self.letters.open(&mut tx).await?,
+            twopc: self.admin.twopc(&mut tx).await?,
         })
     }
 
@@ -145,6 +153,8 @@ impl Gauges {
         self.set(OUTBOX_IN_FLIGHT, rows(outbox.in_flight));
         self.set(OUTBOX_FAILED, rows(outbox.failed));
         self.set(OUTBOX_ENQUEUED, rows(outbox.enqueued));
+        self.set(TWOPC_OPEN, rows(reading.twopc.open));
+        self.set(TWOPC_OLDEST_AGE, seconds(reading.twopc.oldest));
         let known = self.known_with(reading);
         for name in &known.queues {
             let queue = reading.queues.iter().find(|queue| queue.queue == *name);
@@ -177,6 +187,8 @@ impl Gauges {
             OUTBOX_IN_FLIGHT,
             OUTBOX_FAILED,
             OUTBOX_ENQUEUED,
+            TWOPC_OPEN,
+            TWOPC_OLDEST_AGE,
         ] {
             self.set(metric, f64::NAN);
         }

@@ -1,5 +1,5 @@
-//! What the command line and the console may see, in one place: the outbox, the queues, who
-//! holds what, the partitions, and where one event or job is.
+//! What the command line and the console may see, in one place: the outbox, the queues, two-phase
+//! commits, who holds what, the partitions, and where one event or job is.
 //!
 //! [`Admin`] answers; [`Gauges`] asks it every few seconds and sets the metrics that alerts
 //! read. What may be *done* about what died is in [`dlq`](crate::dlq).
@@ -10,8 +10,8 @@
 //! that nobody sees into. A read that fails is an error, and never a zero.
 //!
 //! # What it costs
-//! [`Admin::outbox`], [`Admin::queues`] and [`dlq::Letters::open`](crate::dlq::Letters::open)
-//! run every few seconds. They walk indexes from their heads, stop after ten thousand rows, and
+//! [`Admin::outbox`], [`Admin::queues`], [`Admin::twopc`] and
+//! [`dlq::Letters::open`](crate::dlq::Letters::open) run every few seconds. They walk indexes from their heads, stop after ten thousand rows, and
 //! never read history: the same with a million live rows and with ten million old ones. Above
 //! that number a [`Count`] is PostgreSQL's own estimate and says so. The others are for a person
 //! who asks.
@@ -31,7 +31,7 @@ use crate::Schema;
 use store::Statements;
 
 pub use gauges::Gauges;
-pub use stats::{Count, Found, Holder, OutboxStats, Partition, Place, QueueStats};
+pub use stats::{Count, Found, Holder, OutboxStats, Partition, Place, QueueStats, TwopcStats};
 
 /// Questions about one schema. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -85,6 +85,15 @@ impl Admin {
     pub async fn queues(&self, connection: &mut PgConnection) -> Result<Vec<QueueStats>, Error> {
         let stats = self.statements.queues(connection).await;
         stats.map_err(Error::reading("the queues"))
+    }
+
+    /// How the two-phase commits are.
+    ///
+    /// # Errors
+    /// When the database can't be asked.
+    pub async fn twopc(&self, connection: &mut PgConnection) -> Result<TwopcStats, Error> {
+        let stats = self.statements.twopc(connection).await;
+        stats.map_err(Error::reading("the two-phase commits"))
     }
 
     /// Who holds jobs and events at this moment. Reads every row that is due.

@@ -66,6 +66,16 @@ pub struct QueueStats {
     pub oldest_due: Option<Duration>,
 }
 
+/// Two-phase commits at one moment, by the database's clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TwopcStats {
+    /// Transactions that some participant has not confirmed; counted up to ten thousand.
+    pub open: u64,
+    /// How long ago the oldest of them began to prepare.
+    pub oldest: Option<Duration>,
+}
+
 /// Somebody who holds rows.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
 #[non_exhaustive]

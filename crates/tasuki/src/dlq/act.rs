@@ -7,8 +7,11 @@ use super::{Action, Error, Filter, Letters};
 use crate::transaction;
 
 /// The longest name of an actor, and the longest reason.
-const ACTOR_LIMIT: usize = 128;
-const REASON_LIMIT: usize = 1000;
+pub(crate) const ACTOR_LIMIT: usize = 128;
+pub(crate) const REASON_LIMIT: usize = 1000;
+/// What an actor and a reason must be.
+pub(crate) const ACTOR_RULE: &str = "1 to 128 characters, none of them a control character";
+pub(crate) const REASON_RULE: &str = "1 to 1000 characters, none of them a control character";
 
 /// What a redrive or a discard did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -192,23 +195,16 @@ impl Letters {
 }
 
 fn act<'a>(action: Action, actor: &'a str, reason: Option<&'a str>) -> Result<Act<'a>, Error> {
-    let plain = |text: &str, limit: usize| {
-        !text.trim().is_empty()
-            && text.chars().count() <= limit
-            && !text.chars().any(|c| c.is_control() && c != '\n')
-    };
-    if !plain(actor, ACTOR_LIMIT) {
-        let rule = "1 to 128 characters, none of them a control character";
+    if !is_plain(actor, ACTOR_LIMIT) {
         return Err(Error::Invalid {
             what: "actor",
-            rule,
+            rule: ACTOR_RULE,
         });
     }
-    if reason.is_some_and(|reason| !plain(reason, REASON_LIMIT)) {
-        let rule = "1 to 1000 characters, none of them a control character";
+    if reason.is_some_and(|reason| !is_plain(reason, REASON_LIMIT)) {
         return Err(Error::Invalid {
             what: "reason",
-            rule,
+            rule: REASON_RULE,
         });
     }
     Ok(Act {
@@ -216,4 +212,11 @@ fn act<'a>(action: Action, actor: &'a str, reason: Option<&'a str>) -> Result<Ac
         actor,
         reason,
     })
+}
+
+/// Whether a person can have meant this text, and PostgreSQL takes it.
+pub(crate) fn is_plain(text: &str, limit: usize) -> bool {
+    !text.trim().is_empty()
+        && text.chars().count() <= limit
+        && !text.chars().any(|c| c.is_control() && c != '\n')
 }

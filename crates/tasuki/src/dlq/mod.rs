@@ -40,6 +40,7 @@ use crate::lease::Table;
 use store::Statements;
 
 pub use act::Acted;
+pub(crate) use act::{ACTOR_LIMIT, ACTOR_RULE, REASON_LIMIT, REASON_RULE, is_plain};
 pub use filter::{Cursor, Filter, InvalidCursor, Page, State};
 pub use letter::{Action, Audit, Group, Letter, LetterId, Listed, Open, Preview, Story};
 pub use watch::{Death, Deaths, Watch};

@@ -38,7 +38,7 @@ pub use table::{Letter, Table};
 pub use watermark::{Look, Start, Watermark};
 pub use work::{Route, Settings, Unit, Work};
 
-pub(crate) use line::{Line, within};
+pub(crate) use line::{HungUp, Line, within};
 pub(crate) use own::OwnPool;
 
 /// One claim of one row: what every later word about it must show.

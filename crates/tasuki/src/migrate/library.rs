@@ -26,6 +26,7 @@ const STEPS: &[Step] = steps! {
     8 "stories" "0008_stories.sql";
     9 "chains of published events" "0009_chains_of_published_events.sql";
     10 "barriers" "0010_barriers.sql";
+    11 "twopc" "0011_twopc.sql";
 };
 
 /// The plan of the library's own tables in `schema`.

@@ -206,7 +206,7 @@ pub(super) fn library_partitioned() -> [Partitioned; 5] {
 }
 
 /// The library's own tables that are swept by row.
-pub(super) fn library_expiring() -> [Expiring; 3] {
+pub(super) fn library_expiring() -> [Expiring; 4] {
     [
         Expiring::new("idempotency_keys", "expires_at"),
         Expiring::new("job_uniques", "unique_until"),
@@ -218,6 +218,10 @@ pub(super) fn library_expiring() -> [Expiring; 3] {
                 "(redriven_at IS NOT NULL OR discarded_at IS NOT NULL)
                  AND GREATEST(redriven_at, discarded_at) < $1",
             ),
+        // Who was written off may come back and must be told how it ended.
+        Expiring::new("twopc_finished", "finished_at")
+            .keep(30 * DAY)
+            .only("NOT written_off"),
     ]
 }
 

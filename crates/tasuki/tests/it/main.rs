@@ -25,5 +25,6 @@ mod outbox;
 mod pooler;
 mod retry;
 mod together;
+mod twopc;
 mod upkeep;
 mod worker;

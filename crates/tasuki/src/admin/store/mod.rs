@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::{Count, Found, Holder, OutboxStats, Partition, Place, QueueStats};
+use super::{Count, Found, Holder, OutboxStats, Partition, Place, QueueStats, TwopcStats};
 use crate::Schema;
 
 /// Pages at the end of a partition in which its newest rows are looked for. Writers that work
@@ -32,6 +32,7 @@ pub(super) struct Statements {
     partitions: String,
     event: String,
     job: String,
+    twopc: String,
 }
 
 impl Statements {
@@ -48,6 +49,7 @@ impl Statements {
             partitions: sql::PARTITIONS.to_owned(),
             event: schema.render(sql::EVENT),
             job: schema.render(sql::JOB),
+            twopc: schema.render(sql::TWOPC),
         }
     }
 
@@ -61,6 +63,7 @@ impl Statements {
             &self.partitions,
             &self.event,
             &self.job,
+            &self.twopc,
         ];
         all.into_iter().map(String::as_str)
     }
@@ -94,6 +97,16 @@ impl Statements {
             enqueued: number(&row, "enqueued")?,
             enqueued_last_at: live.max(enqueued),
             published_last_at: published,
+        })
+    }
+
+    pub(super) async fn twopc(&self, connection: &mut PgConnection) -> sqlx::Result<TwopcStats> {
+        let row = sqlx::query(AssertSqlSafe(self.twopc.as_str()))
+            .fetch_one(connection)
+            .await?;
+        Ok(TwopcStats {
+            open: number(&row, "open")?,
+            oldest: age(&row, "oldest_seconds")?,
         })
     }
 

@@ -299,3 +299,12 @@ UNION ALL
 )
 ORDER BY rank
 LIMIT 1";
+
+/// Ids are in the order of their times: the oldest is among the first.
+pub(super) const TWOPC: &str = "
+SELECT
+    count(*) AS open,
+    extract(EPOCH FROM clock_timestamp() - min(first.created_at))::float8 AS oldest_seconds
+FROM (
+    SELECT t.created_at FROM {schema}.twopc_transactions AS t ORDER BY t.transaction_id LIMIT 10000
+) AS first";

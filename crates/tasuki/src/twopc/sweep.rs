@@ -1,0 +1,127 @@
+//! Ends what is prepared in a participant and not open in the log.
+//!
+//! Nobody prepares before the log has the transaction, and the log keeps it open until everybody has
+//! confirmed. So what is found prepared, and afterwards not found open, has ended elsewhere: it was
+//! aborted while its `PREPARE TRANSACTION` was still on its way, or its participant was written off
+//! and came back. Or the log has lost it. In every case it ends as the log says, and if the log says
+//! nothing, it is aborted.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::participant::Member;
+use super::store::session::{self, Found};
+use super::store::{Known, Store};
+use super::{Coordinator, Database, Decision, Prefix, meter};
+use crate::lease::{OwnPool, within};
+use crate::testing::crash_point;
+use crate::transaction;
+use crate::worker::{Error, Tick, Worker};
+
+/// Looks into every participant's `pg_prepared_xacts`. It is a worker; several of them, in several
+/// processes, do no harm.
+#[derive(Debug)]
+pub struct Sweep {
+    name: String,
+    coordinator: Coordinator,
+    pool: OwnPool,
+    every: Duration,
+}
+
+impl Sweep {
+    pub(super) fn new(coordinator: &Coordinator, every: Duration) -> Self {
+        Self {
+            name: format!("{}.twopc_sweep", coordinator.schema),
+            pool: OwnPool::beside(coordinator.pool.clone(), 1),
+            coordinator: coordinator.clone(),
+            every,
+        }
+    }
+
+    async fn look_into(&self, database: &Database, prefix: &Prefix) -> Result<(), sqlx::Error> {
+        let limit = self.coordinator.timeout;
+        // First what is prepared, then the log: the other way round, what is begun in between would
+        // look unknown.
+        let found = within(limit, session::prepared(database.tellers(), prefix)).await?;
+        meter::prepared(&self.coordinator.schema, database.name(), &found);
+        let old: HashMap<Uuid, Found> = found
+            .into_iter()
+            .filter(|found| found.age >= limit)
+            .filter_map(|found| Some((prefix.transaction(&found.gid)?.as_uuid(), found)))
+            .collect();
+        if old.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<Uuid> = old.keys().copied().collect();
+        let known = within(limit, self.known(&ids)).await?;
+        for (id, found) in old {
+            let decision = match known.get(&id) {
+                Some(Known::Open) => continue,
+                Some(Known::Finished(decision)) => *decision,
+                None => Decision::Abort,
+            };
+            self.end(database, id, &found, decision).await?;
+        }
+        Ok(())
+    }
+
+    async fn known(&self, ids: &[Uuid]) -> sqlx::Result<HashMap<Uuid, Known>> {
+        let store: &Store = &self.coordinator.store;
+        let mut tx = transaction::begin(self.pool.get()).await?;
+        store.known(&mut tx, ids).await
+    }
+
+    async fn end(
+        &self,
+        database: &Database,
+        id: Uuid,
+        found: &Found,
+        decision: Decision,
+    ) -> sqlx::Result<()> {
+        crash_point("twopc.orphan");
+        let finishing = session::finish(database.tellers(), &found.gid, decision, None);
+        within(self.coordinator.timeout, finishing).await?;
+        meter::orphan(&self.coordinator.schema, database.name());
+        tracing::warn!(
+            transaction.id = %id,
+            participant = database.name(),
+            decision = decision.as_str(),
+            age_s = found.age.as_secs(),
+            "ended a prepared transaction that the log does not have open",
+        );
+        Ok(())
+    }
+}
+
+impl Worker for Sweep {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn poll_interval(&self) -> Duration {
+        self.every
+    }
+
+    async fn tick(&self) -> Result<Tick, Error> {
+        let coordinator = &self.coordinator;
+        let prefix = coordinator.prefix().await?;
+        let mut failed: Option<Error> = None;
+        for (name, member) in coordinator.members.iter() {
+            let Member::Database(database) = member else {
+                continue;
+            };
+            // One that is away does not hold up the others.
+            if let Err(error) = self.look_into(database, prefix).await {
+                meter::unseen(&coordinator.schema, name);
+                let told = crate::lease::told(&error);
+                failed = Some(format!("participant `{name}`: {told}").into());
+            }
+        }
+        match failed {
+            None => Ok(Tick::Idle),
+            Some(error) => Err(error),
+        }
+    }
+}
