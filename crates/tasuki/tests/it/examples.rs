@@ -128,6 +128,16 @@ async fn retry_stops_where_it_can_not_help() {
 }
 
 #[tokio::test]
+async fn twopc_moves_goods_between_databases_or_leaves_them() {
+    let (db, other) = (TestDb::new(&[]).await, TestDb::new(&[]).await);
+    for _ in 0..2 {
+        let mut command = example("twopc");
+        command.args([&db.url(), &other.url()]);
+        told_by(command, "here 6, depot 4").await;
+    }
+}
+
+#[tokio::test]
 async fn upkeep_makes_partitions_and_removes_the_old() {
     tells("upkeep", r#"sessions that live: ["ada"]"#).await;
 }

@@ -9,3 +9,4 @@ mod database;
 mod platform;
 mod restart;
 mod site;
+mod twopc;

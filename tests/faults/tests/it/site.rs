@@ -153,26 +153,8 @@ impl Site {
         self.start(command).await
     }
 
-    async fn start(&self, mut command: Command) -> Node {
-        let log = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!(
-            "{}-{:06x}.log",
-            self.stream,
-            fastrand::u32(..0x100_0000)
-        ));
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(File::create(&log).unwrap())
-            .spawn()
-            .unwrap();
-        let out = child.stdout.take().unwrap();
-        let mut lines = BufReader::new(out).lines();
-        let ready = tokio::time::timeout(REST, lines.next_line()).await.unwrap();
-        let node = Node { child, log };
-        let died = ready.unwrap().is_none();
-        let mut arguments = command.as_std().get_args();
-        let may_die = arguments.any(|argument| argument == "--crash-at");
-        assert!(!died || may_die, "{}", node.log());
-        node
+    async fn start(&self, command: Command) -> Node {
+        Node::start(command, &self.stream).await
     }
 
     pub(crate) async fn enqueue_poison(&self) {
@@ -322,6 +304,27 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// Starts a process and waits until it says its first word, or has died of its crash point
+    /// already. Its log is called after `name`.
+    pub(crate) async fn start(mut command: Command, name: &str) -> Self {
+        let log = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("{name}-{:06x}.log", fastrand::u32(..0x100_0000)));
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let out = child.stdout.take().unwrap();
+        let mut lines = BufReader::new(out).lines();
+        let ready = tokio::time::timeout(REST, lines.next_line()).await.unwrap();
+        let node = Self { child, log };
+        let died = ready.unwrap().is_none();
+        let mut arguments = command.as_std().get_args();
+        let may_die = arguments.any(|argument| argument == "--crash-at");
+        assert!(!died || may_die, "{}", node.log());
+        node
+    }
+
     fn pid(&self) -> Pid {
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
         pid.and_then(Pid::from_raw).unwrap()

@@ -296,7 +296,11 @@ async fn many_transfers_side_by_side_keep_the_sum_and_return_their_connections()
         let mut committed = HashSet::new();
         for round in 0..15 {
             let mut tx = coordinator.begin("transfer").await.unwrap();
-            let units = if (number + round) % 2 == 0 { 7 } else { -7 };
+            let units = if (number + round).is_multiple_of(2) {
+                7
+            } else {
+                -7
+            };
             // In one order: nobody sees a deadlock over two databases.
             let east = add(tx.on(&world.east()).await.unwrap(), -units).await;
             let west = add(tx.on(&world.west()).await.unwrap(), units).await;

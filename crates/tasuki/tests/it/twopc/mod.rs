@@ -171,7 +171,8 @@ fn names(branches: &Branches) -> Vec<&str> {
 }
 
 fn gid(record: &Record, participant: &str) -> String {
-    record.branches[participant].gid.clone().unwrap()
+    let branch = record.branches.get(participant).unwrap();
+    branch.gid.clone().unwrap()
 }
 
 /// A transaction that is committed, of which west has not heard.

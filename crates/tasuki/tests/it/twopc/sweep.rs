@@ -24,8 +24,9 @@ async fn prepare(world: &World, gid: &str) {
 async fn strange(world: &World) -> String {
     transfer(&world.coordinator(), world, 1).await.unwrap();
     let finished = world.list(Listed::Finished).await;
-    let id = finished[0].id.as_uuid().simple().to_string();
-    gid(&finished[0], "west").replace(&id, &Uuid::now_v7().simple().to_string())
+    let last = finished.first().unwrap();
+    let id = last.id.as_uuid().simple().to_string();
+    gid(last, "west").replace(&id, &Uuid::now_v7().simple().to_string())
 }
 
 async fn sweeps(coordinator: &Coordinator) {
