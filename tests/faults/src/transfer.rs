@@ -17,7 +17,7 @@ use tasuki::{Clock, Schema};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// How long a participant may take to answer.
-const TIMEOUT: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One process.
 #[derive(Parser)]
@@ -67,8 +67,8 @@ async fn main() -> Result<()> {
     let west = Database::new("west", PgPool::connect(&node.west).await?)?;
     let coordinator = Coordinator::new(&Schema::new("app")?, log)
         .timeout(TIMEOUT)
-        .poll(TIMEOUT / 10)
-        .sweep_every(TIMEOUT / 5)
+        .poll(TIMEOUT / 20)
+        .sweep_every(TIMEOUT / 10)
         .database(&east)?
         .database(&west)?;
     coordinator.check().await?;

@@ -137,8 +137,8 @@ pub enum Error {
         #[source]
         source: sqlx::Error,
     },
-    /// A participant did not prepare, or not in time.
-    #[error("transaction {id} is rolled back: `{participant}` did not prepare")]
+    /// A participant did not prepare, or not in time; or it is the only one, and did not commit.
+    #[error("transaction {id} is rolled back: `{participant}` refused or did not prepare in time")]
     Refused {
         /// The transaction.
         id: TransactionId,

@@ -64,18 +64,24 @@ impl Transaction {
 
     async fn commit_alone(self) -> Result<Committed, Error> {
         let id = self.id;
-        let sessions = self.parts.into_values().filter_map(|part| match part {
-            Part::Session(_, session) => Some(session),
-            Part::Custom(_) => None,
-        });
-        for session in self.own.into_iter().chain(sessions) {
+        let sessions = self
+            .parts
+            .into_iter()
+            .filter_map(|(name, part)| match part {
+                Part::Session(_, session) => Some((Some(name), session)),
+                Part::Custom(_) => None,
+            });
+        let own = self.own.into_iter().map(|own| (None, own));
+        for (participant, session) in own.chain(sessions) {
             let committed = within(self.coordinator.timeout, transaction::commit(session)).await;
-            committed.map_err(|source| {
-                if session::is_refusal(&source) {
-                    Error::Own { id, source }
-                } else {
-                    Error::Unsure { id, source }
-                }
+            committed.map_err(|source| match participant {
+                _ if !session::is_refusal(&source) => Error::Unsure { id, source },
+                None => Error::Own { id, source },
+                Some(participant) => Error::Refused {
+                    id,
+                    participant,
+                    source: source.into(),
+                },
             })?;
         }
         Ok(Committed {
@@ -117,6 +123,7 @@ impl Transaction {
         crash_point("twopc.begun");
         let (branches, refused) = log.prepare(parts, branches).await;
         if let Some(error) = refused {
+            drop(own);
             log.roll_back(branches).await;
             return Err(error);
         }
@@ -266,14 +273,18 @@ impl Log {
     /// Rolls back what may have been prepared. Nobody but us could have decided to commit, so
     /// participants are told also while the log can't be reached.
     async fn roll_back(&self, branches: Branches) {
-        if let Err(error) = self.coordinator.stand(self.fence.id).await {
-            tracing::warn!(
-                transaction.id = %self.id,
-                error = &error as &(dyn std::error::Error + 'static),
-                "an abort could not be written down, the recovery will",
-            );
-        }
-        self.end(Decision::Abort, branches).await;
+        let decision = match self.coordinator.stand(self.fence.id).await {
+            Ok((decision, _)) => decision,
+            Err(error) => {
+                tracing::warn!(
+                    transaction.id = %self.id,
+                    error = &error as &(dyn std::error::Error + 'static),
+                    "an abort could not be written down, the recovery will",
+                );
+                Decision::Abort
+            }
+        };
+        self.end(decision, branches).await;
     }
 
     /// Tells everybody, once, and leaves to the recovery whoever did not confirm.

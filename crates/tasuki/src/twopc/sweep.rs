@@ -46,7 +46,7 @@ impl Sweep {
         // look unknown.
         let found = within(limit, session::prepared(database.tellers(), prefix)).await?;
         meter::prepared(&self.coordinator.schema, database.name(), &found);
-        let old: HashMap<Uuid, Found> = found
+        let old: Vec<(Uuid, Found)> = found
             .into_iter()
             .filter(|found| found.age >= limit)
             .filter_map(|found| Some((prefix.transaction(&found.gid)?.as_uuid(), found)))
@@ -54,7 +54,7 @@ impl Sweep {
         if old.is_empty() {
             return Ok(());
         }
-        let ids: Vec<Uuid> = old.keys().copied().collect();
+        let ids: Vec<Uuid> = old.iter().map(|(id, _)| *id).collect();
         let known = within(limit, self.known(&ids)).await?;
         for (id, found) in old {
             let decision = match known.get(&id) {

@@ -12,8 +12,8 @@ use uuid::Uuid;
 
 use crate::site::{Node, stretched};
 
-/// Seconds, not minutes: the timeout of the processes is one.
-const SOON: Duration = Duration::from_secs(15);
+/// Seconds, not minutes: the timeout of the processes is two.
+const SOON: Duration = Duration::from_secs(30);
 
 /// A log and two participants with a thousand units each.
 struct Trade {
@@ -183,7 +183,10 @@ async fn killed_while_it_sweeps_the_next_one_sweeps() {
     let orphan = AssertSqlSafe(format!(
         "BEGIN; UPDATE stock SET units = 0; PREPARE TRANSACTION 'tasuki:app:{log:016x}:{unknown}:west'"
     ));
-    sqlx::raw_sql(orphan).execute(&trade.west.pool).await.unwrap();
+    sqlx::raw_sql(orphan)
+        .execute(&trade.west.pool)
+        .await
+        .unwrap();
     let mut dies = trade.node(&["--crash-at", "twopc.orphan"]).await;
     dies.is_killed().await;
     assert_eq!(trade.prepared().await, 1);

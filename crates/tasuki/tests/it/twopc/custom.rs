@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use tasuki::twopc::{
-    BranchState, Coordinator, Decision, Error, Listed, Participant, TransactionId,
+    BranchState, Committed, Coordinator, Decision, Error, Listed, Participant, TransactionId,
 };
 use tasuki::worker;
 use tokio::sync::Semaphore;
 
-use super::{World, add};
+use super::{SECOND, World, add};
 
 /// What a participant of our own remembers, and how it behaves.
 #[derive(Clone, Default)]
@@ -111,8 +111,12 @@ pub(super) fn coordinator(world: &World, desk: &Desk) -> Coordinator {
 }
 
 /// Takes 30 from east, with the desk.
-async fn withdraw(world: &World, desk: &Desk) -> Result<tasuki::twopc::Committed, Error> {
-    let mut tx = coordinator(world, desk).begin("withdraw").await.unwrap();
+async fn withdraw(world: &World, desk: &Desk) -> Result<Committed, Error> {
+    withdraw_by(&coordinator(world, desk), world).await
+}
+
+async fn withdraw_by(coordinator: &Coordinator, world: &World) -> Result<Committed, Error> {
+    let mut tx = coordinator.begin("withdraw").await.unwrap();
     add(tx.on(&world.east()).await.unwrap(), -30).await.unwrap();
     tx.enlist("desk").unwrap();
     tx.commit().await
@@ -142,7 +146,8 @@ async fn a_participant_of_ones_own_commits_with_the_database_or_aborts_with_it()
 #[tokio::test]
 async fn a_participant_that_does_not_answer_in_time_aborts_all() {
     let (world, desk) = (World::new().await, Desk::with_gate());
-    let error = withdraw(&world, &desk).await.unwrap_err();
+    let coordinator = coordinator(&world, &desk).timeout(SECOND);
+    let error = withdraw_by(&coordinator, &world).await.unwrap_err();
     assert!(
         matches!(&error, Error::Refused { participant, .. } if participant == "desk"),
         "{error:?}"

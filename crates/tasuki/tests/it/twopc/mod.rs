@@ -16,7 +16,7 @@ use tasuki::migrate::library;
 use tasuki::twopc::{
     Branches, Committed, Coordinator, Database, Error, Listed, Record, TransactionId,
 };
-use tasuki_testkit::TestDb;
+use tasuki_testkit::{TestDb, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -49,6 +49,7 @@ impl World {
     async fn west_that_goes_away(&self) -> Database {
         let pool = PgPoolOptions::new()
             .max_connections(4)
+            .acquire_timeout(SECOND / 2)
             .connect(&self.west.url())
             .await
             .unwrap();
@@ -133,7 +134,7 @@ async fn database() -> TestDb {
 
 /// A coordinator without participants.
 fn bare(world: &World) -> Coordinator {
-    Coordinator::new(&schema(), world.log.pool.clone()).timeout(SECOND)
+    Coordinator::new(&schema(), world.log.pool.clone()).timeout(10 * SECOND)
 }
 
 async fn run(pool: &PgPool, sql: &str) {
@@ -184,4 +185,14 @@ async fn west_has_not_heard(world: &World) -> TransactionId {
     assert_eq!(world.units().await, (70, 100));
     assert_eq!(world.prepared().await.len(), 1);
     committed.id
+}
+
+/// Waits until what is prepared there is older than a tenth of a second.
+async fn is_prepared_for_a_while(db: &TestDb) {
+    let old = "SELECT count(*) FROM pg_prepared_xacts
+        WHERE database = current_database() AND prepared < clock_timestamp() - INTERVAL '0.1 s'";
+    eventually("it has been prepared for a while", async || {
+        (number(&db.pool, old).await == 1).then_some(())
+    })
+    .await;
 }

@@ -1,7 +1,5 @@
 //! A coordinator is gone, wherever it was; another process ends what it had begun.
 
-use std::time::Duration;
-
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tasuki::Clock;
@@ -11,7 +9,9 @@ use tasuki_stack::Proxy;
 use tasuki_testkit::eventually;
 
 use super::custom::{self, Desk};
-use super::{SECOND, World, add, bare, gid, number, run, west_has_not_heard};
+use super::{
+    SECOND, World, add, bare, gid, is_prepared_for_a_while, number, run, west_has_not_heard,
+};
 use crate::dropped::{ROUNDS, after};
 
 /// Polls after which the longest commit has come to its end.
@@ -27,14 +27,17 @@ async fn a_commit_that_is_cut_anywhere_is_ended_by_another_process_the_same_in_b
         add(tx.on(&world.east()).await.unwrap(), -1).await.unwrap();
         add(tx.on(&world.west()).await.unwrap(), 1).await.unwrap();
         let committed = after(polls, tx.commit()).await;
-        world.recovers().await;
-        // A prepare that was on its way when it was cut may come after the recovery.
-        let sweep = world.coordinator().timeout(Duration::ZERO).sweep();
-        eventually("nothing is prepared or under way", async || {
-            sweep.tick().await.unwrap();
+        // What was on its way when it was cut may come through later.
+        let another = world.coordinator().timeout(SECOND / 20);
+        let (recovery, sweep) = (world.coordinator().recovery(), another.sweep());
+        eventually("everything has come to its end", async || {
+            world.time_passes().await;
+            recovery.drain().await.unwrap();
+            sweep.tick().await.ok();
             let (east, west) = world.units().await;
-            let rests = world.prepared().await.is_empty() && idle(&world).await;
-            (rests && east + west == 200).then_some(())
+            let rests = world.prepared().await.is_empty() && is_idle(&world).await;
+            let ended = world.list(Listed::Open).await.is_empty();
+            (rests && ended && east + west == 200).then_some(())
         })
         .await;
         let (east, _) = world.units().await;
@@ -53,14 +56,15 @@ async fn a_commit_that_is_cut_anywhere_is_ended_by_another_process_the_same_in_b
     panic!("no commit came to its end");
 }
 
-/// Whether nobody is in a transaction in either participant.
-async fn idle(world: &World) -> bool {
+/// Whether nobody is in a transaction anywhere.
+async fn is_idle(world: &World) -> bool {
     let open: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM pg_stat_activity
-         WHERE datname = ANY ($1) AND (xact_start IS NOT NULL OR state = 'active')",
+         WHERE datname = ANY ($1) AND pid <> pg_backend_pid()
+             AND (xact_start IS NOT NULL OR state = 'active')",
     )
-    .bind([world.east.name(), world.west.name()])
-    .fetch_one(&world.log.pool)
+    .bind([world.log.name(), world.east.name(), world.west.name()])
+    .fetch_one(&world.west.pool)
     .await
     .unwrap();
     open == 0
@@ -139,10 +143,12 @@ async fn nobody_takes_a_transaction_from_a_coordinator_whose_time_is_not_over() 
     tx.enlist("desk").unwrap();
     let others = async {
         desk.is_asked().await;
-        let other = custom::coordinator(&world, &desk).timeout(Duration::ZERO);
+        let other = custom::coordinator(&world, &desk);
         assert_eq!(other.recovery().drain().await.unwrap(), 0);
-        // It is prepared for longer than the other's timeout, and in the log.
-        other.timeout(SECOND).sweep().tick().await.unwrap();
+        is_prepared_for_a_while(&world.east).await;
+        let sweep = other.timeout(SECOND / 10).sweep();
+        eventually("it has swept", async || sweep.tick().await.ok()).await;
+        assert_eq!(world.prepared().await.len(), 1);
         desk.open();
     };
     let (ended, ()) = tokio::join!(tx.commit(), others);
@@ -255,7 +261,7 @@ async fn a_decision_whose_answer_got_lost_is_looked_up_and_stands() {
     .await;
     let (proxy, pool) = log_through(&world).await;
     let coordinator = Coordinator::new(&super::schema(), pool)
-        .timeout(10 * SECOND)
+        .timeout(15 * SECOND)
         .database(&world.east())
         .unwrap();
     let mut tx = coordinator.begin("transfer").await.unwrap();

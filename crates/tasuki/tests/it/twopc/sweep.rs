@@ -7,7 +7,7 @@ use tasuki::worker::Worker;
 use tasuki_testkit::eventually;
 use uuid::Uuid;
 
-use super::{SECOND, World, gid, run, transfer, west_has_not_heard};
+use super::{SECOND, World, gid, is_prepared_for_a_while, run, transfer, west_has_not_heard};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -29,8 +29,9 @@ async fn strange(world: &World) -> String {
     gid(last, "west").replace(&id, &Uuid::now_v7().simple().to_string())
 }
 
+/// A short timeout lets things be old soon; on a busy machine it may be too short to be answered.
 async fn sweeps(coordinator: &Coordinator) {
-    coordinator.sweep().tick().await.unwrap();
+    coordinator.sweep().tick().await.ok();
 }
 
 #[tokio::test]
@@ -38,7 +39,8 @@ async fn what_nobody_knows_is_aborted_when_it_is_older_than_the_timeout() {
     let world = World::new().await;
     let orphan = strange(&world).await;
     prepare(&world, &orphan).await;
-    sweeps(&world.coordinator().timeout(HOUR)).await;
+    let patient = world.coordinator().timeout(HOUR);
+    patient.sweep().tick().await.unwrap();
     assert_eq!(world.prepared().await, [orphan], "it is young");
     let coordinator = world.coordinator().timeout(SECOND / 2);
     eventually("it is old enough", async || {
@@ -53,15 +55,9 @@ async fn what_nobody_knows_is_aborted_when_it_is_older_than_the_timeout() {
 async fn what_is_open_in_the_log_is_left_to_the_recovery_however_old() {
     let world = World::new().await;
     west_has_not_heard(&world).await;
-    let coordinator = world.coordinator().timeout(Duration::from_millis(1));
-    let old = "SELECT count(*) FROM pg_prepared_xacts
-        WHERE database = current_database() AND prepared < clock_timestamp() - INTERVAL '0.1 s'";
-    eventually("it is older than the timeout", async || {
-        (super::number(&world.west.pool, old).await == 1).then_some(())
-    })
-    .await;
-    // Time enough to ask, not so little that it counts as away.
-    sweeps(&coordinator.timeout(SECOND / 10)).await;
+    is_prepared_for_a_while(&world.west).await;
+    let sweep = world.coordinator().timeout(SECOND / 10).sweep();
+    eventually("it has swept", async || sweep.tick().await.ok()).await;
     assert_eq!(world.prepared().await.len(), 1);
     world.recovers().await;
 }
