@@ -13,7 +13,8 @@ use super::{SECOND, World, add, bare, run, schema, transfer};
 #[tokio::test]
 async fn a_server_that_prepares_no_transactions_is_named_with_what_to_set() {
     let world = World::new().await;
-    let server = Postgres::start(&breakable("twopc-disabled")).await.unwrap();
+    let folder = breakable("twopc-disabled").durable();
+    let server = Postgres::start(&folder).await.unwrap();
     let pool = PgPool::connect(&server.url("postgres")).await.unwrap();
     run(&pool, "CREATE TABLE stock (units bigint NOT NULL)").await;
     run(&pool, "INSERT INTO stock VALUES (100)").await;
