@@ -97,6 +97,7 @@ pub mod lease;
 pub mod migrate;
 pub mod outbox;
 pub mod retry;
+pub mod saga;
 pub mod testing;
 pub mod together;
 pub mod twopc;

@@ -173,7 +173,7 @@ pub(super) const fn check<J: Job>() {
 }
 
 /// Whether `name` can be a kind, a queue or a schedule.
-pub(super) const fn is_name(name: &str) -> bool {
+pub(crate) const fn is_name(name: &str) -> bool {
     let mut rest = name.as_bytes();
     if rest.is_empty() || rest.len() > NAME_LIMIT {
         return false;

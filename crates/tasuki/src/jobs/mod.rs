@@ -61,6 +61,7 @@ pub use cron::InvalidCron;
 pub use enqueue::{Enqueued, Jobs};
 pub use handler::{Context, Failure, Handler};
 pub use inspect::{State, View};
+pub(crate) use job::is_name;
 pub use job::{Job, Priority, Schedule};
 pub use queue::{Queue, Work};
 pub use registry::Registry;

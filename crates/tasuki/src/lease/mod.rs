@@ -18,6 +18,7 @@ mod line;
 mod own;
 mod owner;
 mod prefetch;
+mod presence;
 mod runner;
 mod settle;
 mod store;
@@ -40,6 +41,7 @@ pub use work::{Route, Settings, Unit, Work};
 
 pub(crate) use line::{HungUp, Line, within};
 pub(crate) use own::OwnPool;
+pub(crate) use presence::{Bereaved, Presence};
 
 /// One claim of one row: what every later word about it must show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

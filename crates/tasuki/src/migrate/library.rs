@@ -27,6 +27,7 @@ const STEPS: &[Step] = steps! {
     9 "chains of published events" "0009_chains_of_published_events.sql";
     10 "barriers" "0010_barriers.sql";
     11 "twopc" "0011_twopc.sql";
+    12 "sagas" "0012_sagas.sql";
 };
 
 /// The plan of the library's own tables in `schema`.

@@ -1,0 +1,503 @@
+//! Runs sagas: those that are begun here go on here at once, in memory; those that others left behind,
+//! or that have waited, are claimed.
+//!
+//! Any number of processes may run the same definitions. A saga is in the hands of one of them, by a
+//! lease; another takes over when that expires, and within a second or two when the process has died
+//! (`lease::presence`).
+
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sqlx::PgPool;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::define::Definition;
+use super::drive::{Left, Live};
+use super::journal::{Journal, Trouble, Writer};
+use super::json::Json;
+use super::registry::Registry;
+use super::store::{Birth, Place};
+use super::story::{Millis, Story};
+use super::view::Ended;
+use super::work::{Claimer, Keeper};
+use super::{Error, Invalid, SagaId, Sagas};
+use crate::batch::{Batcher, Options};
+use crate::lease::{Fence, Owner, OwnPool, Presence, Route};
+use crate::worker::{Supervisor, Wake, panic_message};
+use crate::{Clock, uuid_v7};
+
+/// Connections of the journal, and for what must not wait for it.
+const CONNECTIONS: u32 = 8;
+/// Steps that have a transaction of their own at the same time.
+const ALONE: usize = 4;
+/// Moves that may wait for the journal.
+const QUEUE: usize = 1 << 16;
+/// How long a move waits for a place in that queue.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often somebody who waits for a saga looks whether it ended elsewhere.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How an [`Engine`] works.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub(super) name: String,
+    pub(super) pool: PgPool,
+    pub(super) route: Route,
+    pub(super) owner: Owner,
+    pub(super) clock: Clock,
+    pub(super) lease: Duration,
+    pub(super) poll: Duration,
+    pub(super) slots: usize,
+    pub(super) batches: usize,
+}
+
+impl Settings {
+    /// Works on `pool`, over connections of its own. `name` (`<service>.<noun>`) names its workers.
+    #[must_use]
+    pub fn new(name: &str, pool: PgPool) -> Self {
+        Self {
+            name: name.to_owned(),
+            pool,
+            route: Route::Direct,
+            owner: Owner::here(),
+            clock: Clock::system(),
+            lease: Duration::from_secs(20),
+            poll: Duration::from_millis(200),
+            slots: 2000,
+            batches: 1,
+        }
+    }
+
+    /// How the pool reaches PostgreSQL. Behind a pooler the death of a process is not noticed before
+    /// its leases expire.
+    #[must_use]
+    pub fn route(mut self, route: Route) -> Self {
+        self.route = route;
+        self
+    }
+
+    /// The name that claims carry.
+    #[must_use]
+    pub fn owner(mut self, owner: Owner) -> Self {
+        self.owner = owner;
+        self
+    }
+
+    /// Where ids and the times in stories come from. Due times and leases are the database's.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// How long a claim holds without a renewal.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease.max(Duration::from_millis(100));
+        self
+    }
+
+    /// How often it looks for sagas that are due.
+    #[must_use]
+    pub fn poll(mut self, poll: Duration) -> Self {
+        self.poll = poll;
+        self
+    }
+
+    /// How many sagas it has in hand at most. What is begun beyond waits in the database.
+    #[must_use]
+    pub fn slots(mut self, sagas: usize) -> Self {
+        self.slots = sagas.max(1);
+        self
+    }
+
+    /// How many shared transactions run at once.
+    #[must_use]
+    pub fn batches(mut self, batches: usize) -> Self {
+        self.batches = batches.max(1);
+        self
+    }
+}
+
+/// Begins and runs sagas. Clones are the same engine.
+#[derive(Clone)]
+pub struct Engine(pub(super) Arc<Inner>);
+
+/// What the parts of an engine share.
+pub(super) struct Inner {
+    pub(super) settings: Settings,
+    pub(super) sagas: Sagas,
+    pub(super) registry: Registry,
+    pub(super) journal: Arc<Journal>,
+    pub(super) batcher: Batcher<Writer>,
+    /// Runs the journal, which must outlive the sagas that are stopped.
+    pub(super) backstage: Supervisor,
+    pub(super) alone: Semaphore,
+    pub(super) pool: OwnPool,
+    pub(super) tasks: Mutex<JoinSet<()>>,
+    pub(super) held: Mutex<HashMap<Uuid, Held>>,
+    /// To be given back to whoever claims next.
+    pub(super) back: Mutex<Vec<Fence>>,
+    waiters: Mutex<HashMap<Uuid, oneshot::Sender<Ended>>>,
+    pub(super) stopping: CancellationToken,
+    pub(super) wake: Wake,
+}
+
+/// A saga in hand.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) token: Uuid,
+    pub(super) since: Instant,
+    pub(super) abort: Option<AbortHandle>,
+}
+
+/// What became of a saga that is to be begun under an id of the caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Begun {
+    /// It is begun.
+    New,
+    /// It is there already, or was.
+    Existing,
+}
+
+impl Engine {
+    /// An engine for the sagas of `registry`.
+    ///
+    /// # Errors
+    /// When a version of a definition is there twice.
+    pub fn new(sagas: &Sagas, registry: Registry, settings: Settings) -> Result<Self, Invalid> {
+        registry.check()?;
+        let journal = Arc::new(Journal {
+            pool: OwnPool::beside(settings.pool.clone(), CONNECTIONS),
+            store: Arc::clone(&sagas.store),
+            route: settings.route,
+            owner: settings.owner.clone(),
+            lease: settings.lease,
+            clock: settings.clock.clone(),
+        });
+        let options = Options::default()
+            .queue(QUEUE)
+            .wait(PATIENCE)
+            .concurrency(settings.batches);
+        let name = format!("{}-journal", settings.name);
+        let batcher = Batcher::new(&name, Writer(Arc::clone(&journal)), options);
+        let wake = Wake::default();
+        sagas.bell().wakes(&wake);
+        Ok(Self(Arc::new(Inner {
+            sagas: sagas.clone(),
+            registry,
+            journal,
+            batcher,
+            backstage: Supervisor::new(settings.clock.clone()),
+            alone: Semaphore::new(ALONE),
+            pool: OwnPool::beside(settings.pool.clone(), 4),
+            tasks: Mutex::default(),
+            held: Mutex::default(),
+            back: Mutex::default(),
+            waiters: Mutex::default(),
+            stopping: CancellationToken::new(),
+            wake,
+            settings,
+        })))
+    }
+
+    /// Lets `supervisor` run it. What is begun before waits until then.
+    pub fn start(&self, supervisor: &Supervisor) {
+        let inner = &self.0;
+        inner.batcher.start(&inner.backstage);
+        supervisor.start(Claimer(Arc::clone(inner)));
+        supervisor.start(Keeper::new(Arc::clone(inner)));
+        if inner.settings.route == Route::Direct {
+            supervisor.start(self.presence());
+        }
+    }
+
+    /// Begins a saga: it is durable when this returns, and goes on by itself.
+    ///
+    /// # Errors
+    /// When the input can't be written, the definition is not in this engine's registry, or the
+    /// journal can't be written. After the last it may have begun all the same.
+    pub async fn begin<I>(&self, definition: &Definition<I>, input: &I) -> Result<SagaId, Error>
+    where
+        I: Serialize + DeserializeOwned + Send + Sync + 'static,
+    {
+        let id = uuid_v7(&self.0.settings.clock);
+        let begun = self.0.launch(id, definition, input)?;
+        begun.await.unwrap_or(Err(Error::Stopped))?;
+        Ok(SagaId::from(id))
+    }
+
+    /// Begins the saga `id`, once: who repeats it finds it there.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub async fn begin_as<I>(
+        &self,
+        id: SagaId,
+        definition: &Definition<I>,
+        input: &I,
+    ) -> Result<Begun, Error>
+    where
+        I: Serialize + DeserializeOwned + Send + Sync + 'static,
+    {
+        let mut tx = crate::transaction::begin(&self.0.settings.pool).await?;
+        let is_new = self.0.sagas.start_as(&mut tx, id, definition, input).await?;
+        crate::transaction::commit(tx).await?;
+        if is_new {
+            self.0.wake.wake();
+        }
+        Ok(if is_new { Begun::New } else { Begun::Existing })
+    }
+
+    /// Begins a saga and waits until it has ended or needs a person, whoever runs it.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin); dropping the future leaves the saga running.
+    pub async fn run<I>(&self, definition: &Definition<I>, input: &I) -> Result<Ended, Error>
+    where
+        I: Serialize + DeserializeOwned + Send + Sync + 'static,
+    {
+        let id = uuid_v7(&self.0.settings.clock);
+        let ended = self.0.expect(id);
+        let begun = self.0.launch(id, definition, input)?;
+        begun.await.unwrap_or(Err(Error::Stopped))?;
+        ended.wait().await
+    }
+
+    /// Waits until a saga has ended or needs a person, whoever runs it.
+    ///
+    /// # Errors
+    /// When there is no such saga, or the database can't be asked.
+    pub async fn wait(&self, id: SagaId) -> Result<Ended, Error> {
+        let ended = self.0.expect(id.as_uuid());
+        ended.wait().await
+    }
+
+    fn presence(&self) -> Presence {
+        let inner = Arc::clone(&self.0);
+        let name = format!("{}-presence", inner.settings.name);
+        let (pool, owner) = (inner.settings.pool.clone(), inner.settings.owner.clone());
+        let schema = inner.sagas.schema().clone();
+        Presence::new(&name, pool, &schema, owner, Box::new(inner))
+    }
+}
+
+impl Inner {
+    pub(super) fn now(&self) -> Millis {
+        Millis::of(self.settings.clock.now())
+    }
+
+    /// Starts a new saga; the answer tells when it is durable.
+    fn launch<I: Serialize>(
+        self: &Arc<Self>,
+        id: Uuid,
+        definition: &Definition<I>,
+        input: &I,
+    ) -> Result<oneshot::Receiver<Result<(), Error>>, Error> {
+        let declared = Arc::clone(&definition.declared);
+        if !self.registry.knows(&declared) {
+            return Err(Error::Unknown {
+                name: declared.name.clone(),
+                version: declared.version,
+            });
+        }
+        if self.stopping.is_cancelled() {
+            return Err(Error::Stopped);
+        }
+        let input = Json::of(input).map_err(Error::Input)?;
+        let (begun, durable) = oneshot::channel();
+        let place = Place {
+            id,
+            token: Uuid::new_v4(),
+            moves: 0,
+        };
+        let traceparent = self.sagas.trace();
+        let live = Live {
+            place,
+            story: Story::new(input),
+            birth: Some(Birth {
+                definition: declared.name.clone(),
+                version: declared.stored_version(),
+                deadline: declared.timeout,
+                traceparent: traceparent.clone(),
+            }),
+            traceparent,
+            heard: Vec::new(),
+            deadline: declared.timeout.and_then(|limit| Instant::now().checked_add(limit)),
+            due: false,
+            pause: None,
+            dirty: false,
+            crowded: lock(&self.held).len() >= self.settings.slots,
+            begun: Some(begun),
+            declared,
+        };
+        self.take(live);
+        Ok(durable)
+    }
+
+    /// Drives a saga from here on.
+    pub(super) fn take(self: &Arc<Self>, live: Live) {
+        let place = live.place;
+        let held = Held {
+            token: place.token,
+            since: Instant::now(),
+            abort: None,
+        };
+        lock(&self.held).insert(place.id, held);
+        let drive = Arc::clone(self).drive(live);
+        let mut tasks = lock(&self.tasks);
+        while tasks.try_join_next().is_some() {}
+        let abort = tasks.spawn(drive);
+        drop(tasks);
+        if let Some(held) = lock(&self.held).get_mut(&place.id) {
+            held.abort = Some(abort);
+        }
+    }
+
+    async fn drive(self: Arc<Self>, mut live: Live) {
+        let going = AssertUnwindSafe(self.go(&mut live)).catch_unwind().await;
+        let left = going.unwrap_or_else(|panic| {
+            let panic = panic_message(&*panic);
+            tracing::error!(saga.id = %live.place.id, panic, "saga driver panicked");
+            Left::GivenUp(None)
+        });
+        self.let_go(&mut live, &left);
+    }
+
+    fn let_go(&self, live: &mut Live, left: &Left) {
+        let Place { id, token, .. } = live.place;
+        let worker = &self.settings.name;
+        lock(&self.held).remove(&id);
+        if let Some(begun) = live.begun.take() {
+            let answer = match left {
+                Left::GivenUp(Some(trouble)) => Err(Error::Journal(trouble.clone().into())),
+                Left::GivenUp(None) | Left::Ended | Left::Resting | Left::Lost => Ok(()),
+            };
+            begun.send(answer).unwrap_or_default();
+        }
+        match left {
+            Left::Ended => {
+                self.told(live);
+                if let Some(waiter) = lock(&self.waiters).remove(&id) {
+                    // Whoever has gone does not need to know.
+                    drop(waiter.send(Ended::of(live.place.id, &live.story)));
+                }
+            }
+            Left::Resting => {}
+            Left::Lost => {
+                super::tally::lost(worker);
+                tracing::warn!(worker, saga.id = %id, "lock lost");
+            }
+            Left::GivenUp(trouble) => {
+                if let Some(trouble) = trouble {
+                    let error = trouble as &(dyn std::error::Error + 'static);
+                    tracing::warn!(worker, saga.id = %id, error, "saga given back");
+                }
+                lock(&self.back).push(Fence { id, token });
+                self.wake.wake();
+            }
+        }
+    }
+
+    /// Counts an end, and tells of one that people must hear of.
+    fn told(&self, live: &Live) {
+        let worker = &self.settings.name;
+        let state = live.story.state();
+        super::tally::ended(worker, &live.declared.name, state);
+        if let Some(stuck) = &live.story.stuck {
+            tracing::error!(
+                worker,
+                saga.id = %live.place.id,
+                saga.definition = live.declared.name,
+                saga.step = stuck.step,
+                error = stuck.reason,
+                "saga needs attention",
+            );
+        }
+    }
+
+    /// Its lease was extended just now.
+    pub(super) fn touch(&self, place: Place) {
+        if let Some(held) = lock(&self.held).get_mut(&place.id) {
+            held.since = Instant::now();
+        }
+    }
+
+    fn expect(self: &Arc<Self>, id: Uuid) -> Expected {
+        let (sender, told) = oneshot::channel();
+        lock(&self.waiters).insert(id, sender);
+        Expected {
+            engine: Arc::clone(self),
+            id,
+            told,
+        }
+    }
+}
+
+/// Somebody who waits for the end of a saga.
+struct Expected {
+    engine: Arc<Inner>,
+    id: Uuid,
+    told: oneshot::Receiver<Ended>,
+}
+
+impl Expected {
+    async fn wait(mut self) -> Result<Ended, Error> {
+        loop {
+            // It may end in another process, which tells nobody here; and whoever asks for the same
+            // saga later is the one that is told.
+            match timeout(LOOK, &mut self.told).await {
+                Ok(Ok(ended)) => return Ok(ended),
+                Ok(Err(_replaced)) => sleep(LOOK).await,
+                Err(_elapsed) => {}
+            }
+            let mut connection = self.engine.settings.pool.acquire().await?;
+            let id = SagaId::from(self.id);
+            let view = self.engine.sagas.get(&mut connection, id).await?;
+            let view = view.ok_or(Error::NotFound(id))?;
+            if let Some(ended) = view.ended() {
+                return Ok(ended);
+            }
+        }
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        lock(&self.engine.waiters).remove(&self.id);
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl From<Trouble> for Error {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Stopped => Self::Stopped,
+            trouble => Self::Journal(trouble.into()),
+        }
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("settings", &self.0.settings)
+            .field("registry", &self.0.registry)
+            .field("held", &lock(&self.0.held).len())
+            .finish_non_exhaustive()
+    }
+}

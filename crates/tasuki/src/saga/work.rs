@@ -1,0 +1,271 @@
+//! The workers of an engine: one claims what is due, one keeps the leases of what runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use sqlx::PgConnection;
+use tokio::time::Instant;
+
+use super::drive::Live;
+use super::engine::{Inner, lock};
+use super::store::{Place, SagaRow};
+use super::story::Story;
+use crate::lease::{Bereaved, Claim, Claimed, Fence, Line, Outcome, within};
+use crate::testing::crash_point;
+use crate::worker::{Error, Tick, Wake, Worker};
+
+/// Sagas per claim.
+const BATCH: usize = 200;
+/// How long an answer of the database is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A saga whose processes died so often without a move is not tried again by itself.
+const LOST_AT_MOST: i32 = 10;
+/// When a story that can't be read is looked at again.
+const UNREADABLE: Duration = Duration::from_secs(60);
+
+/// Claims sagas that are due, and gives back those that can't go on here.
+pub(super) struct Claimer(pub(super) Arc<Inner>);
+
+/// Renews the leases of sagas that take long between two moves.
+pub(super) struct Keeper {
+    name: String,
+    inner: Arc<Inner>,
+}
+
+impl Keeper {
+    pub(super) fn new(inner: Arc<Inner>) -> Self {
+        let name = format!("{}-keeper", inner.settings.name);
+        Self { name, inner }
+    }
+}
+
+impl Worker for Claimer {
+    fn name(&self) -> &str {
+        &self.0.settings.name
+    }
+
+    fn poll_interval(&self) -> Duration {
+        self.0.settings.poll
+    }
+
+    fn wake(&self) -> Wake {
+        self.0.wake.clone()
+    }
+
+    async fn tick(&self) -> Result<Tick, Error> {
+        self.0.give_back().await?;
+        let claimed = self.0.claim().await?;
+        Ok(if claimed >= BATCH {
+            Tick::Worked
+        } else {
+            Tick::Idle
+        })
+    }
+
+    /// Every saga comes to its next move, and no further.
+    async fn finish(&self) {
+        self.0.stopping.cancel();
+        let mut tasks = std::mem::take(&mut *lock(&self.0.tasks));
+        while tasks.join_next().await.is_some() {}
+    }
+
+    async fn release(&self) {
+        let mut tasks = std::mem::take(&mut *lock(&self.0.tasks));
+        tasks.shutdown().await;
+        // What is cut here is rolled back; what is written is written.
+        let _how = self.0.backstage.stop(Duration::from_secs(2)).await;
+        let held = lock(&self.0.held).drain().collect::<Vec<_>>();
+        let fences = held.into_iter().map(|(id, held)| Fence {
+            id,
+            token: held.token,
+        });
+        lock(&self.0.back).extend(fences);
+        if let Err(error) = self.0.give_back().await {
+            tracing::warn!(
+                worker = self.0.settings.name,
+                error = &*error as &(dyn std::error::Error + 'static),
+                "sagas could not be given back, their leases will expire",
+            );
+        }
+    }
+}
+
+impl Worker for Keeper {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn poll_interval(&self) -> Duration {
+        self.inner.settings.lease / 6
+    }
+
+    async fn tick(&self) -> Result<Tick, Error> {
+        self.inner.renew().await?;
+        Ok(Tick::Idle)
+    }
+}
+
+impl Inner {
+    async fn claim(self: &Arc<Self>) -> Result<usize, Error> {
+        let held = lock(&self.held).len();
+        let room = self.settings.slots.saturating_sub(held).min(BATCH);
+        if room == 0 || self.stopping.is_cancelled() {
+            return Ok(0);
+        }
+        let store = &self.sagas.store;
+        let mut line = Line::open(self.pool.get(), self.settings.route).await?;
+        let call = within(PATIENCE, store.call(line.connection())).await;
+        call.inspect_err(|_| line.hang_up())?;
+        line.close().await?;
+        let mut line = Line::open(self.pool.get(), self.settings.route).await?;
+        let claim = Claim {
+            owner: &self.settings.owner,
+            lease: self.settings.lease,
+            limit: room,
+        };
+        let known = self.registry.known();
+        let rows = store.claim(line.connection(), &claim, &known);
+        let rows = within(PATIENCE, rows).await;
+        let rows = rows.inspect_err(|_| line.hang_up())?;
+        line.close().await?;
+        crash_point("saga.claimed");
+        let claimed = rows.len();
+        let mut unreadable = Vec::new();
+        for row in rows {
+            let fence = row.fence;
+            match self.load(row) {
+                Ok(live) => self.take(live),
+                Err(error) => {
+                    tracing::error!(saga.id = %fence.id, error, "saga can't be read");
+                    let after = UNREADABLE;
+                    unreadable.push((fence, Outcome::<()>::Snooze { after, error }));
+                }
+            }
+        }
+        self.put_back(&unreadable).await?;
+        Ok(claimed)
+    }
+
+    /// A claimed saga as it can be driven.
+    fn load(&self, claimed: Claimed<SagaRow>) -> Result<Live, String> {
+        let Claimed { fence, row, .. } = claimed;
+        let declared = self.registry.get(&row.definition, row.version);
+        let declared = Arc::clone(declared.ok_or("its definition is not known here")?);
+        let mut story: Story =
+            serde_json::from_str(&row.story).map_err(|error| error.to_string())?;
+        story.recovered(&declared);
+        let mut dirty = false;
+        if row.lost > LOST_AT_MOST && story.stuck.is_none() {
+            let step = story.step().unwrap_or_default().to_owned();
+            story.park(&step, format!("its process died {} times in a row", row.lost));
+            dirty = true;
+        }
+        let remaining = row.remaining.map(|seconds| {
+            Duration::try_from_secs_f64(seconds).unwrap_or_default()
+        });
+        Ok(Live {
+            place: Place {
+                id: fence.id,
+                token: fence.token,
+                moves: row.moves,
+            },
+            declared,
+            story,
+            birth: None,
+            traceparent: row.traceparent,
+            heard: row.signals,
+            deadline: remaining.and_then(|left| Instant::now().checked_add(left)),
+            due: true,
+            pause: None,
+            dirty,
+            crowded: false,
+            begun: None,
+        })
+    }
+
+    /// Lets others have what can't go on here.
+    async fn give_back(&self) -> Result<(), Error> {
+        let fences = std::mem::take(&mut *lock(&self.back));
+        let back = |fence: &Fence| {
+            let after = Duration::from_millis(1);
+            (*fence, Outcome::<()>::Back { after, error: None })
+        };
+        let outcomes: Vec<_> = fences.iter().map(back).collect();
+        let given = self.put_back(&outcomes).await;
+        given.inspect_err(|_| lock(&self.back).extend(fences))
+    }
+
+    async fn put_back(&self, outcomes: &[(Fence, Outcome<()>)]) -> Result<(), Error> {
+        if outcomes.is_empty() {
+            return Ok(());
+        }
+        let mut line = Line::open(self.pool.get(), self.settings.route).await?;
+        let leases = &self.sagas.store.leases;
+        let back = within(PATIENCE, leases.put_back(line.connection(), outcomes)).await;
+        back.inspect_err(|_| line.hang_up())?;
+        line.close().await?;
+        Ok(())
+    }
+
+    /// Renews every lease that no move has extended lately, and drops the sagas that were lost.
+    async fn renew(&self) -> Result<(), Error> {
+        let lease = self.settings.lease;
+        let mut old: Vec<Fence> = lock(&self.held)
+            .iter()
+            .filter(|(_, held)| held.since.elapsed() >= lease / 3)
+            .map(|(id, held)| Fence {
+                id: *id,
+                token: held.token,
+            })
+            .collect();
+        if old.is_empty() {
+            return Ok(());
+        }
+        old.sort_unstable_by_key(|fence| fence.id);
+        let now = Instant::now();
+        let mut line = Line::open(self.pool.get(), self.settings.route).await?;
+        let leases = &self.sagas.store.leases;
+        let kept = leases.renew(line.connection(), &old, lease);
+        let kept = within((lease / 3).max(Duration::from_secs(1)), kept).await;
+        let kept = kept.inspect_err(|_| line.hang_up())?;
+        line.close().await?;
+        for fence in old {
+            self.renewed(fence, kept.contains(&fence.id), now);
+        }
+        Ok(())
+    }
+
+    fn renewed(&self, fence: Fence, kept: bool, now: Instant) {
+        let mut held = lock(&self.held);
+        let Some(mine) = held.get_mut(&fence.id) else {
+            return; // Let go while we asked.
+        };
+        if mine.token != fence.token {
+            return;
+        }
+        // What moved while we asked has been extended since.
+        if kept || mine.since > now {
+            mine.since = mine.since.max(now);
+        } else if let Some(abort) = held.remove(&fence.id).and_then(|lost| lost.abort) {
+            drop(held);
+            abort.abort();
+            super::tally::lost(&self.settings.name);
+            tracing::warn!(worker = self.settings.name, saga.id = %fence.id, "lock lost");
+        }
+    }
+}
+
+impl Bereaved for Arc<Inner> {
+    fn bereave<'a>(
+        &'a self,
+        connection: &'a mut PgConnection,
+        owners: &'a [String],
+    ) -> BoxFuture<'a, sqlx::Result<u64>> {
+        Box::pin(self.sagas.store.bereave(connection, owners))
+    }
+
+    fn bereaved(&self) {
+        self.wake.wake();
+    }
+}
