@@ -178,10 +178,7 @@ impl<I: Serialize + DeserializeOwned + Send + Sync + 'static> Builder<I, Before>
     /// Steps side by side: calls run at the same time. If one of them aborts, the others are waited
     /// for and undone.
     #[must_use]
-    pub fn parallel(
-        self,
-        group: impl FnOnce(Parallel<I, Before>) -> Parallel<I, Before>,
-    ) -> Self {
+    pub fn parallel(self, group: impl FnOnce(Parallel<I, Before>) -> Parallel<I, Before>) -> Self {
         let parts = group(Parallel::new()).parts;
         self.with(parts, Role::Compensable)
     }

@@ -192,11 +192,11 @@ impl Declared {
 
     pub(super) fn push(&mut self, parts: impl IntoIterator<Item = Part>, role: Role) {
         let stage = self.parts.last().map_or(0, |part| part.stage + 1);
-        self.parts.extend(
-            parts
-                .into_iter()
-                .map(|part| Part { role, stage, ..part }),
-        );
+        self.parts.extend(parts.into_iter().map(|part| Part {
+            role,
+            stage,
+            ..part
+        }));
     }
 }
 

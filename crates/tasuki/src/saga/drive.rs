@@ -112,6 +112,16 @@ impl Live {
         }
     }
 
+    /// What was about to be called was not.
+    fn withdraw(&mut self, ixs: &[usize]) {
+        let declared = Arc::clone(&self.declared);
+        for part in ixs.iter().filter_map(|ix| declared.at(*ix)) {
+            if let Some(entry) = self.story.entry_mut(part.name) {
+                entry.state = Progress::Failed;
+            }
+        }
+    }
+
     /// An attempt that failed before it began.
     fn fails(&mut self, part: &Part, failed: Failed, now: Millis) {
         self.story.begin(part, None, now);
@@ -192,6 +202,11 @@ impl Inner {
         }
         crash_point("saga.begun");
         self.rest(live).await?;
+        live.look_around();
+        if live.dirty {
+            live.withdraw(ixs);
+            return Ok(());
+        }
         let mut calls: FuturesUnordered<_> = ixs
             .iter()
             .filter_map(|ix| {
@@ -318,12 +333,7 @@ impl Inner {
     }
 
     /// Makes a move.
-    async fn make(
-        &self,
-        live: &mut Live,
-        step: Option<LocalStep>,
-        then: Then,
-    ) -> Result<(), Left> {
+    async fn make(&self, live: &mut Live, step: Option<LocalStep>, then: Then) -> Result<(), Left> {
         let made = self.submit(live, step, then).await;
         let moved = match made {
             Ok(moved) => moved,

@@ -32,7 +32,7 @@ use super::view::Ended;
 use super::work::{Claimer, Keeper};
 use super::{Error, Invalid, SagaId, Sagas};
 use crate::batch::{Batcher, Options};
-use crate::lease::{Fence, Owner, OwnPool, Presence, Route};
+use crate::lease::{Fence, OwnPool, Owner, Presence, Route};
 use crate::worker::{Supervisor, Wake, panic_message};
 use crate::{Clock, uuid_v7};
 
@@ -252,7 +252,11 @@ impl Engine {
         I: Serialize + DeserializeOwned + Send + Sync + 'static,
     {
         let mut tx = crate::transaction::begin(&self.0.settings.pool).await?;
-        let is_new = self.0.sagas.start_as(&mut tx, id, definition, input).await?;
+        let is_new = self
+            .0
+            .sagas
+            .start_as(&mut tx, id, definition, input)
+            .await?;
         crate::transaction::commit(tx).await?;
         if is_new {
             self.0.wake.wake();
@@ -334,7 +338,9 @@ impl Inner {
             }),
             traceparent,
             heard: Vec::new(),
-            deadline: declared.timeout.and_then(|limit| Instant::now().checked_add(limit)),
+            deadline: declared
+                .timeout
+                .and_then(|limit| Instant::now().checked_add(limit)),
             due: false,
             pause: None,
             dirty: false,

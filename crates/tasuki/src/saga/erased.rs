@@ -7,8 +7,8 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::failure::sealed::Failure as _;
 use super::failure::Failed;
+use super::failure::sealed::Failure as _;
 use super::json::Json;
 use super::seen::Seen;
 use super::story::Story;
@@ -158,7 +158,9 @@ impl<S: RemoteUndo> UndoRemote for Undo<S> {
     ) -> BoxFuture<'a, Undone> {
         Box::pin(async move {
             let input = read(input, "the input")?;
-            let output = output.map(|output| read(output, "the output")).transpose()?;
+            let output = output
+                .map(|output| read(output, "the output"))
+                .transpose()?;
             let undone = self.0.undo(&input, output.as_ref(), at).await;
             undone.map_err(|failure| failure.told())
         })

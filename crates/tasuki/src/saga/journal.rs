@@ -22,7 +22,7 @@ use super::story::{Direction, Millis, Progress, Story};
 use super::tx::{Limits, Tx};
 use crate::{Clock, is_away};
 use crate::batch::{Group, Ran};
-use crate::lease::{Line, Owner, OwnPool, Route};
+use crate::lease::{Line, OwnPool, Owner, Route};
 use crate::testing::crash_point;
 use crate::worker::panic_message;
 
@@ -202,7 +202,9 @@ impl Journal {
         }
         let now = Millis::of(self.clock.now());
         let both = moves.iter().zip(outcomes);
-        let made: Vec<_> = both.map(|(one, outcome)| moved(one, outcome, now)).collect();
+        let made: Vec<_> = both
+            .map(|(one, outcome)| moved(one, outcome, now))
+            .collect();
         let written = rows(moves, &made)?;
         let heard = self.commit(tx, &written).await?;
         crash_point("saga.written");
@@ -210,11 +212,7 @@ impl Journal {
     }
 
     /// Writes the rows, in the transaction if there is one.
-    async fn commit(
-        &self,
-        mut tx: Tx,
-        written: &[Written<'_>],
-    ) -> Result<Answers, Error> {
+    async fn commit(&self, mut tx: Tx, written: &[Written<'_>]) -> Result<Answers, Error> {
         if let Some(open) = tx.opened() {
             let heard = self.store.write(open, written, self.lease, &self.owner);
             let heard = heard.await?;
@@ -354,7 +352,10 @@ fn moved(one: &Move, outcome: Outcome, now: Millis) -> Result<Moved, Skipped> {
 }
 
 /// The rows of those moves that are to be written.
-fn rows<'a>(moves: &'a [Move], made: &'a [Result<Moved, Skipped>]) -> Result<Vec<Written<'a>>, Error> {
+fn rows<'a>(
+    moves: &'a [Move],
+    made: &'a [Result<Moved, Skipped>],
+) -> Result<Vec<Written<'a>>, Error> {
     let both = moves.iter().zip(made);
     both.filter_map(|(one, made)| Some((one, made.as_ref().ok()?)))
         .map(|(one, made)| {

@@ -95,8 +95,7 @@ impl Sagas {
         let story = self.held(connection, id).await?.0;
         let now = Millis::of(self.clock.now());
         let output = Json::of(&output).map_err(Error::Input)?;
-        let story =
-            skipped(story, step, output, now).map_err(|why| Error::Refused { id, why })?;
+        let story = skipped(story, step, output, now).map_err(|why| Error::Refused { id, why })?;
         let story = self.noted(story, &format!("skip {step}"), by);
         self.amend(connection, id, &story).await
     }
@@ -160,10 +159,7 @@ impl Sagas {
     ) -> Result<(), Error> {
         let text = serde_json::to_string(story).map_err(Error::Input)?;
         let (id, state, step) = (id.as_uuid(), story.state(), story.step());
-        Ok(self
-            .store
-            .amend(connection, id, state, step, &text)
-            .await?)
+        Ok(self.store.amend(connection, id, state, step, &text).await?)
     }
 }
 

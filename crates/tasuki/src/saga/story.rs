@@ -181,9 +181,11 @@ impl Story {
     pub(super) fn step(&self) -> Option<&str> {
         let current = match self.direction {
             Direction::Forward => self.steps.last(),
-            Direction::Back => self.steps.iter().rev().find(|entry| {
-                !matches!(entry.state, Progress::Undone | Progress::Failed)
-            }),
+            Direction::Back => self
+                .steps
+                .iter()
+                .rev()
+                .find(|entry| !matches!(entry.state, Progress::Undone | Progress::Failed)),
         };
         current.map(|entry| entry.name.as_str())
     }

@@ -71,12 +71,7 @@ enum Savepoint {
 }
 
 impl Tx {
-    pub(super) fn new(
-        pool: PgPool,
-        store: Arc<Store>,
-        limits: Limits,
-        places: Vec<Place>,
-    ) -> Self {
+    pub(super) fn new(pool: PgPool, store: Arc<Store>, limits: Limits, places: Vec<Place>) -> Self {
         Self {
             pool,
             store,
@@ -116,7 +111,9 @@ impl Tx {
         let place = self.places.get(self.current);
         if place.is_none_or(|place| !self.sound.contains(&place.id)) {
             self.stale = true;
-            return Err(sqlx::Error::Protocol("another process has this saga".into()));
+            return Err(sqlx::Error::Protocol(
+                "another process has this saga".into(),
+            ));
         }
         match self.savepoint {
             Savepoint::Used(by) if by == self.current => return Ok(()),

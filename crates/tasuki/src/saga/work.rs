@@ -158,12 +158,15 @@ impl Inner {
         let mut dirty = false;
         if row.lost > LOST_AT_MOST && story.stuck.is_none() {
             let step = story.step().unwrap_or_default().to_owned();
-            story.park(&step, format!("its process died {} times in a row", row.lost));
+            story.park(
+                &step,
+                format!("its process died {} times in a row", row.lost),
+            );
             dirty = true;
         }
-        let remaining = row.remaining.map(|seconds| {
-            Duration::try_from_secs_f64(seconds).unwrap_or_default()
-        });
+        let remaining = row
+            .remaining
+            .map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default());
         Ok(Live {
             place: Place {
                 id: fence.id,

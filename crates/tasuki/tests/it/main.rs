@@ -24,6 +24,7 @@ mod migrate;
 mod outbox;
 mod pooler;
 mod retry;
+mod saga;
 mod together;
 mod twopc;
 mod upkeep;

@@ -14,9 +14,7 @@ use super::json::Json;
 use super::view::{Filter, Summary, Told};
 use crate::Schema;
 use crate::lease::{Claim, Claimed, Leases, Owner};
-use sql::{
-    AMEND, BEREAVE, CALL, CLOSE, EXISTS, FENCE, GET, HOLD, LIST, SAGAS, SIGNAL, WRITE,
-};
+use sql::{AMEND, BEREAVE, CALL, CLOSE, EXISTS, FENCE, GET, HOLD, LIST, SAGAS, SIGNAL, WRITE};
 
 /// Takes a savepoint for a step.
 pub(super) const SAVEPOINT: &str = "SAVEPOINT step";
@@ -412,7 +410,10 @@ impl FromRow<'_, PgRow> for SagaRow {
 }
 
 /// Says one of the words about savepoints.
-pub(super) async fn say(connection: &mut PgConnection, statement: sqlx::SqlStr) -> sqlx::Result<()> {
+pub(super) async fn say(
+    connection: &mut PgConnection,
+    statement: sqlx::SqlStr,
+) -> sqlx::Result<()> {
     sqlx::raw_sql(statement).execute(connection).await?;
     Ok(())
 }
