@@ -46,6 +46,7 @@
 //! | a message that arrives twice must have one effect | [`inbox`] | recognising an id after its row was removed; effects outside this database |
 //! | a request that is sent twice must be done once | [`idempotency`] | an answer after its time to live; effects outside this database |
 //! | work must be done after the commit, later, or again and again | [`jobs`] | that an attempt runs once; strict order |
+//! | work of many steps, here and elsewhere, must be done whole or undone | [`saga`] | isolation; that a call elsewhere is made once (its key stays the same) |
 //! | rows of your own must be claimed, worked on and finished | [`lease`] | that work runs once: a stalled worker does not know yet that it lost its claim |
 //! | what can't be done must wait for a person | [`dlq`] | the place of a redriven event in its order |
 //! | services must react to each other's events, and somebody must see the whole chain | [`choreography`] | one order of all that happened: clocks differ, causes don't |
@@ -74,7 +75,7 @@
 //! | --- | --- |
 //! | `nats` | `bus::NatsBus`, the bus on JetStream; `async-nats` |
 //! | `axum` | `idempotency::Layer` for any axum service; `axum`, `tower`, `http` |
-//! | `testing` | crash points that kill the process, the conformance suite of the bus, colliding locks: for tests only |
+//! | `testing` | crash points that kill the process, the conformance suite of the bus, the check of sagas, colliding locks: for tests only |
 //!
 //! # What is not here
 //!

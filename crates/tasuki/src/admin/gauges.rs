@@ -7,7 +7,7 @@ use std::time::Duration;
 use sqlx::PgPool;
 use tokio::time::{Instant, timeout};
 
-use super::{Admin, OutboxStats, QueueStats, TwopcStats};
+use super::{Admin, OutboxStats, QueueStats, SagaStats, TwopcStats};
 use crate::dlq::{Letters, Open};
 use crate::transaction;
 use crate::worker::{Error, Tick, Worker};
@@ -32,6 +32,11 @@ const QUEUE_OLDEST_DUE_AGE: &str = "tasuki_queue_oldest_due_age_seconds";
 const QUEUE_WAITING: &str = "tasuki_queue_waiting_rows";
 /// Jobs that are dead, by queue. No alert: `dead-letters` covers it.
 const QUEUE_DEAD: &str = "tasuki_queue_dead_rows";
+/// Sagas by state: `started`, `compensating`, `needs_attention`. Alert `saga-attention`: the last above
+/// 0.
+const SAGAS: &str = "tasuki_sagas_rows";
+/// How long the saga that is due longest has been waiting. Alert `saga-lag`: above 60 s for a minute.
+const SAGAS_OLDEST_DUE_AGE: &str = "tasuki_sagas_oldest_due_age_seconds";
 /// Letters about which nobody has done anything, by source. Alert `dead-letters`: above 0.
 const LETTERS_OPEN: &str = "tasuki_dead_letters_open_rows";
 /// Age of the oldest of them, by source. Alert `dead-letters-forgotten`: above a day.
@@ -66,6 +71,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 /// | `tasuki_queue_oldest_due_age_seconds` | `queue` | `queue-lag`: above 60 |
 /// | `tasuki_queue_waiting_rows` | `queue` | `queue-backlog`: grows for ten minutes |
 /// | `tasuki_queue_dead_rows` | `queue` | |
+/// | `tasuki_sagas_rows` | `state` | `saga-attention`: above 0 for `needs_attention` |
+/// | `tasuki_sagas_oldest_due_age_seconds` | | `saga-lag`: above 60 |
 /// | `tasuki_dead_letters_open_rows` | `source` | `dead-letters`: above 0 |
 /// | `tasuki_dead_letters_oldest_age_seconds` | `source` | `dead-letters-forgotten`: above a day |
 /// | `tasuki_twopc_open_rows` | | |
@@ -102,6 +109,7 @@ struct Known {
 struct Reading {
     outbox: OutboxStats,
     queues: Vec<QueueStats>,
+    sagas: SagaStats,
     open: Vec<Open>,
     twopc: TwopcStats,
 }
@@ -141,6 +149,7 @@ impl Gauges {
         Ok(Reading {
             outbox: self.admin.outbox(&mut tx).await?,
             queues: self.admin.queues(&mut tx).await?,
+            sagas: self.admin.sagas(&mut tx).await?,
             open: self.letters.open(&mut tx).await?,
             twopc: self.admin.twopc(&mut tx).await?,
         })
@@ -175,6 +184,13 @@ impl Gauges {
                 seconds(age),
             );
         }
+        let sagas = &reading.sagas;
+        self.set_sagas(
+            rows(sagas.started),
+            rows(sagas.compensating),
+            rows(sagas.needs_attention),
+        );
+        self.set(SAGAS_OLDEST_DUE_AGE, seconds(sagas.oldest_due));
         let now = self.clock.now().unix_timestamp_nanos() as f64 / 1e9;
         self.set(READ_TIMESTAMP, now);
     }
@@ -189,9 +205,11 @@ impl Gauges {
             OUTBOX_ENQUEUED,
             TWOPC_OPEN,
             TWOPC_OLDEST_AGE,
+            SAGAS_OLDEST_DUE_AGE,
         ] {
             self.set(metric, f64::NAN);
         }
+        self.set_sagas(f64::NAN, f64::NAN, f64::NAN);
         let known = self.known().clone();
         for queue in &known.queues {
             self.set_queue(queue, f64::NAN, f64::NAN, f64::NAN);
@@ -223,6 +241,18 @@ impl Gauges {
         for (metric, value) in values {
             let (schema, queue) = (self.schema.clone(), queue.to_owned());
             metrics::gauge!(metric, "schema" => schema, "queue" => queue).set(value);
+        }
+    }
+
+    fn set_sagas(&self, started: f64, compensating: f64, needs_attention: f64) {
+        let values = [
+            ("started", started),
+            ("compensating", compensating),
+            ("needs_attention", needs_attention),
+        ];
+        for (state, value) in values {
+            let schema = self.schema.clone();
+            metrics::gauge!(SAGAS, "schema" => schema, "state" => state).set(value);
         }
     }
 

@@ -1,5 +1,5 @@
-//! What the command line and the console may see, in one place: the outbox, the queues, two-phase
-//! commits, who holds what, the partitions, and where one event or job is.
+//! What the command line and the console may see, in one place: the outbox, the queues, the sagas,
+//! two-phase commits, who holds what, the partitions, and where one event or job is.
 //!
 //! [`Admin`] answers; [`Gauges`] asks it every few seconds and sets the metrics that alerts
 //! read. What may be *done* about what died is in [`dlq`](crate::dlq).
@@ -10,7 +10,7 @@
 //! that nobody sees into. A read that fails is an error, and never a zero.
 //!
 //! # What it costs
-//! [`Admin::outbox`], [`Admin::queues`], [`Admin::twopc`] and
+//! [`Admin::outbox`], [`Admin::queues`], [`Admin::sagas`], [`Admin::twopc`] and
 //! [`dlq::Letters::open`](crate::dlq::Letters::open) run every few seconds. They walk indexes from their heads, stop after ten thousand rows, and
 //! never read history: the same with a million live rows and with ten million old ones. Above
 //! that number a [`Count`] is PostgreSQL's own estimate and says so. The others are for a person
@@ -31,7 +31,9 @@ use crate::Schema;
 use store::Statements;
 
 pub use gauges::Gauges;
-pub use stats::{Count, Found, Holder, OutboxStats, Partition, Place, QueueStats, TwopcStats};
+pub use stats::{
+    Count, Found, Holder, OutboxStats, Partition, Place, QueueStats, SagaStats, TwopcStats,
+};
 
 /// Questions about one schema. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -96,7 +98,16 @@ impl Admin {
         stats.map_err(Error::reading("the two-phase commits"))
     }
 
-    /// Who holds jobs and events at this moment. Reads every row that is due.
+    /// How the sagas are.
+    ///
+    /// # Errors
+    /// When the database can't be asked.
+    pub async fn sagas(&self, connection: &mut PgConnection) -> Result<SagaStats, Error> {
+        let stats = self.statements.sagas(connection).await;
+        stats.map_err(Error::reading("the sagas"))
+    }
+
+    /// Who holds jobs, events and sagas at this moment. Reads every row that is due.
     ///
     /// # Errors
     /// When the database can't be asked.

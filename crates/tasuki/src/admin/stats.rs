@@ -76,6 +76,21 @@ pub struct TwopcStats {
     pub oldest: Option<Duration>,
 }
 
+/// The sagas at one moment, by the database's clock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SagaStats {
+    /// Those that go forward, running or waiting; counted up to ten thousand.
+    pub started: u64,
+    /// Those that are being unwound; counted up to ten thousand.
+    pub compensating: u64,
+    /// Those that need a person; counted up to ten thousand.
+    pub needs_attention: u64,
+    /// For how long the one that is due longest has been waiting for a process. One of a definition
+    /// that no process knows waits for ever.
+    pub oldest_due: Option<Duration>,
+}
+
 /// Somebody who holds rows.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
 #[non_exhaustive]

@@ -16,6 +16,7 @@ use super::define::{Declared, Part, Run};
 use super::engine::Inner;
 use super::erased::{Acted, Undone};
 use super::failure::Failed;
+use super::fault::What;
 use super::journal::{self, CANCEL, LocalStep, Made, Move, SHORT, Then};
 use super::json::Json;
 use super::plan::Next;
@@ -57,6 +58,8 @@ pub(super) enum Left {
     Resting,
     /// Somebody else has it.
     Lost,
+    /// Its process is dead, says a check.
+    Dead,
     /// We can't go on with it: others may.
     GivenUp(Option<journal::Trouble>),
 }
@@ -186,7 +189,18 @@ impl Inner {
         };
         let at = live.at(part, phase);
         let step = LocalStep { ix, input, at };
-        self.make(live, Some(step), Then::Go).await
+        self.survives(part, phase, What::DieActed)?;
+        let made = self.make(live, Some(step), Then::Go).await;
+        self.survives(part, phase, What::DieMoved)?;
+        made
+    }
+
+    /// Whether the process lives on, as far as a check is concerned.
+    fn survives(&self, part: &Part, phase: Phase, what: What) -> Result<(), Left> {
+        match self.settings.faults.take(part.name, phase, what) {
+            true => Err(Left::Dead),
+            false => Ok(()),
+        }
     }
 
     /// Calls steps elsewhere, side by side, and writes down what each of them gave.
@@ -201,6 +215,9 @@ impl Inner {
             self.record(live, Then::Go).await?;
         }
         crash_point("saga.begun");
+        for part in ixs.iter().filter_map(|ix| live.declared.at(*ix)) {
+            self.survives(part, Phase::Act, What::DieBegun)?;
+        }
         self.rest(live).await?;
         live.look_around();
         if live.dirty {
@@ -213,13 +230,14 @@ impl Inner {
                 let part = live.declared.at(*ix)?;
                 let input = live.story.entry(part.name)?.input.clone()?;
                 let (at, declared) = (live.at(part, Phase::Act), Arc::clone(&live.declared));
-                Some(called(declared, *ix, input, at))
+                Some(self.called(declared, *ix, input, at))
             })
             .collect();
         while let Some((ix, acted)) = calls.next().await {
             crash_point("saga.called");
             let declared = Arc::clone(&live.declared);
             if let Some(part) = declared.at(ix) {
+                self.survives(part, Phase::Act, What::DieActed)?;
                 let pause = live.story.acted(part, acted, self.now());
                 live.pause = match (live.pause, pause) {
                     (Some(one), Some(other)) => Some(one.min(other)),
@@ -235,6 +253,32 @@ impl Inner {
             live.pause = None;
         }
         Ok(())
+    }
+
+    /// One call of a step elsewhere.
+    async fn called(
+        &self,
+        declared: Arc<Declared>,
+        ix: usize,
+        input: Json,
+        at: At,
+    ) -> (usize, Acted) {
+        let Some((part, Run::Remote(act, _))) = declared.at(ix).map(|part| (part, &part.run))
+        else {
+            return (ix, Err(Failed::broken("there is no such step")));
+        };
+        let broken = |what| self.settings.faults.take(part.name, Phase::Act, what);
+        if broken(What::Abort) || at.attempt() > 1 && broken(What::AbortLater) {
+            return (ix, Err(Failed::broken("aborted by a check")));
+        }
+        let mut acted = contained(part.timeout, act.act(&input, &at)).await;
+        if broken(What::Twice) {
+            acted = contained(part.timeout, act.act(&input, &at)).await;
+        }
+        if broken(What::Unknown) {
+            acted = Err(Failed::unsure("unheard, says a check"));
+        }
+        (ix, acted.and_then(|acted| acted))
     }
 
     /// Writes into the story what is about to be called. `false`: nothing can be.
@@ -267,18 +311,26 @@ impl Inner {
         let entry = live.story.entry(part.name);
         let input = entry.and_then(|entry| entry.input.clone());
         let output = entry.and_then(|entry| entry.output.clone());
-        let undone: Undone = match &input {
-            // Without an input it was never called.
-            None => Ok(()),
-            Some(input) => {
+        // Without an input it was never called.
+        let mut undone: Undone = Ok(());
+        if let Some(input) = &input {
+            let calls = match self
+                .settings
+                .faults
+                .take(part.name, Phase::Undo, What::Twice)
+            {
+                true => 2,
+                false => 1,
+            };
+            for _ in 0..calls {
                 let undoing = undo.undo(input, output.as_ref(), &at);
-                match contained(part.timeout, undoing).await {
-                    Ok(undone) => undone,
-                    Err(failed) => Err(failed),
-                }
+                undone = contained(part.timeout, undoing)
+                    .await
+                    .and_then(|undone| undone);
             }
-        };
+        }
         crash_point("saga.undone");
+        self.survives(part, Phase::Undo, What::DieActed)?;
         live.pause = live.story.undone(part, undone, self.now());
         live.dirty = true;
         if let Some(pause) = live.pause.take_if(|pause| *pause > SHORT) {
@@ -397,18 +449,6 @@ impl Inner {
             }
         }
     }
-}
-
-/// One call of a step elsewhere.
-async fn called(declared: Arc<Declared>, ix: usize, input: Json, at: At) -> (usize, Acted) {
-    let Some((part, Run::Remote(act, _))) = declared.at(ix).map(|part| (part, &part.run)) else {
-        return (ix, Err(Failed::broken("there is no such step")));
-    };
-    let acted = match contained(part.timeout, act.act(&input, &at)).await {
-        Ok(acted) => acted,
-        Err(failed) => Err(failed),
-    };
-    (ix, acted)
 }
 
 /// Within its time, and without its panic.

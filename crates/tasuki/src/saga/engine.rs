@@ -23,6 +23,7 @@ use uuid::Uuid;
 
 use super::define::Definition;
 use super::drive::{Left, Live};
+use super::fault::Faults;
 use super::journal::{Journal, Trouble, Writer};
 use super::json::Json;
 use super::registry::Registry;
@@ -59,6 +60,7 @@ pub struct Settings {
     pub(super) poll: Duration,
     pub(super) slots: usize,
     pub(super) batches: usize,
+    pub(super) faults: Faults,
 }
 
 impl Settings {
@@ -75,6 +77,7 @@ impl Settings {
             poll: Duration::from_millis(200),
             slots: 2000,
             batches: 1,
+            faults: Faults::default(),
         }
     }
 
@@ -118,6 +121,13 @@ impl Settings {
     #[must_use]
     pub fn slots(mut self, sagas: usize) -> Self {
         self.slots = sagas.max(1);
+        self
+    }
+
+    /// What goes wrong, for a check.
+    #[cfg(feature = "testing")]
+    pub(super) fn faults(mut self, faults: Faults) -> Self {
+        self.faults = faults;
         self
     }
 
@@ -185,6 +195,7 @@ impl Engine {
             owner: settings.owner.clone(),
             lease: settings.lease,
             clock: settings.clock.clone(),
+            faults: settings.faults.clone(),
         });
         let options = Options::default()
             .queue(QUEUE)
@@ -388,7 +399,9 @@ impl Inner {
         if let Some(begun) = live.begun.take() {
             let answer = match left {
                 Left::GivenUp(Some(trouble)) => Err(Error::Journal(trouble.clone().into())),
-                Left::GivenUp(None) | Left::Ended | Left::Resting | Left::Lost => Ok(()),
+                Left::GivenUp(None) | Left::Ended | Left::Resting | Left::Lost | Left::Dead => {
+                    Ok(())
+                }
             };
             begun.send(answer).unwrap_or_default();
         }
@@ -400,7 +413,7 @@ impl Inner {
                     drop(waiter.send(Ended::of(live.place.id, &live.story)));
                 }
             }
-            Left::Resting => {}
+            Left::Resting | Left::Dead => {}
             Left::Lost => {
                 super::tally::lost(worker);
                 tracing::warn!(worker, saga.id = %id, "lock lost");

@@ -190,6 +190,11 @@ impl Failed {
         Self::with(Verdict::Abort, error)
     }
 
+    /// What a script says.
+    pub(super) fn scripted(verdict: Verdict) -> Self {
+        Self::with(verdict, "as the script says")
+    }
+
     fn with(verdict: Verdict, error: impl Into<String>) -> Self {
         Self {
             verdict,
@@ -223,8 +228,9 @@ mod tests {
         Ok(())
     }
 
-    fn asks() -> Result<(), Fail<Stock>> {
-        Err(sqlx::Error::RowNotFound).map_err(Fail::retry)
+    fn asks(answer: sqlx::Result<()>) -> Result<(), Fail<Stock>> {
+        answer.map_err(Fail::retry)?;
+        Ok(())
     }
 
     #[test]
@@ -242,7 +248,7 @@ mod tests {
 
     #[test]
     fn what_is_known_not_to_have_happened_is_sure() {
-        let failed = asks().unwrap_err().told();
+        let failed = asks(Err(sqlx::Error::RowNotFound)).unwrap_err().told();
         assert_eq!(
             failed.verdict,
             Verdict::Again {

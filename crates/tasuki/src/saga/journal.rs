@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::define::{Declared, Part, Run};
 use super::failure::Failed;
+use super::fault::{Faults, What};
 use super::json::Json;
 use super::step::{At, Phase};
 use super::store::{Birth, Heard, Hold, Place, Store, Written};
@@ -41,6 +42,7 @@ pub(super) struct Journal {
     pub(super) owner: Owner,
     pub(super) lease: Duration,
     pub(super) clock: Clock,
+    pub(super) faults: Faults,
 }
 
 /// A move to be made.
@@ -188,7 +190,8 @@ impl Journal {
         let mut outcomes = Vec::with_capacity(moves.len());
         for (index, one) in moves.iter().enumerate() {
             tx.turn(index);
-            outcomes.push(run(one, &mut tx, step, is_alone).await?);
+            let outcome = self.run(one, &mut tx, step, is_alone).await?;
+            outcomes.push(outcome);
         }
         crash_point("saga.acted");
         for index in tx.settle().await? {
@@ -209,6 +212,59 @@ impl Journal {
         let heard = self.commit(tx, &written).await?;
         crash_point("saga.written");
         Ok(verdicts(moves, made, heard))
+    }
+
+    /// Runs the step of a move, if it has one. An error is the transaction's.
+    async fn run(
+        &self,
+        one: &Move,
+        tx: &mut Tx,
+        limit: Duration,
+        is_alone: bool,
+    ) -> sqlx::Result<Outcome> {
+        let Some((step, part)) = one
+            .step
+            .as_ref()
+            .and_then(|step| Some((step, one.declared.at(step.ix)?)))
+        else {
+            return Ok(Outcome::None);
+        };
+        if tx.is_stale() {
+            return Ok(Outcome::Stale);
+        }
+        if !is_alone && wants_to_be_alone(part) {
+            return Ok(Outcome::Alone);
+        }
+        if self.faults.take(part.name, step.at.phase, What::Abort) {
+            return Ok(Outcome::failing(step, Failed::broken("aborted by a check")));
+        }
+        let limit = limit.min(part.timeout);
+        let running = AssertUnwindSafe(attempt(one, step, part, tx)).catch_unwind();
+        let (outcome, contended) = match timeout(limit, running).await {
+            Ok(Ok(outcome)) => {
+                let contended = outcome.failed().is_some_and(|failed| failed.contended);
+                (outcome, contended)
+            }
+            Ok(Err(panic)) => {
+                let why = format!("panicked: {}", panic_message(&*panic));
+                (Outcome::failing(step, Failed::unsure(why)), false)
+            }
+            Err(_elapsed) => {
+                let why = format!("timed out after {limit:?}");
+                (Outcome::failing(step, Failed::unsure(why)), true)
+            }
+        };
+        if tx.is_stale() {
+            return Ok(Outcome::Stale);
+        }
+        if outcome.failed().is_some() {
+            tx.take_back().await?;
+        }
+        Ok(if contended && !is_alone {
+            Outcome::Alone
+        } else {
+            outcome
+        })
     }
 
     /// Writes the rows, in the transaction if there is one.
@@ -235,50 +291,6 @@ impl Journal {
         line.close().await?;
         Ok(heard)
     }
-}
-
-/// Runs the step of a move, if it has one. An error is the transaction's.
-async fn run(one: &Move, tx: &mut Tx, limit: Duration, is_alone: bool) -> sqlx::Result<Outcome> {
-    let Some((step, part)) = one
-        .step
-        .as_ref()
-        .and_then(|step| Some((step, one.declared.at(step.ix)?)))
-    else {
-        return Ok(Outcome::None);
-    };
-    if tx.is_stale() {
-        return Ok(Outcome::Stale);
-    }
-    if !is_alone && wants_to_be_alone(part) {
-        return Ok(Outcome::Alone);
-    }
-    let limit = limit.min(part.timeout);
-    let running = AssertUnwindSafe(attempt(one, step, part, tx)).catch_unwind();
-    let (outcome, contended) = match timeout(limit, running).await {
-        Ok(Ok(outcome)) => {
-            let contended = outcome.failed().is_some_and(|failed| failed.contended);
-            (outcome, contended)
-        }
-        Ok(Err(panic)) => {
-            let why = format!("panicked: {}", panic_message(&*panic));
-            (Outcome::failing(step, Failed::unsure(why)), false)
-        }
-        Err(_elapsed) => {
-            let why = format!("timed out after {limit:?}");
-            (Outcome::failing(step, Failed::unsure(why)), true)
-        }
-    };
-    if tx.is_stale() {
-        return Ok(Outcome::Stale);
-    }
-    if outcome.failed().is_some() {
-        tx.take_back().await?;
-    }
-    Ok(if contended && !is_alone {
-        Outcome::Alone
-    } else {
-        outcome
-    })
 }
 
 fn wants_to_be_alone(part: &Part) -> bool {

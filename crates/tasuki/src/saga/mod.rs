@@ -65,11 +65,14 @@
 //! another process has by now fails alone.
 
 mod builder;
+#[cfg(feature = "testing")]
+pub mod check;
 mod define;
 mod drive;
 mod engine;
 mod erased;
 mod failure;
+mod fault;
 mod handle;
 mod journal;
 mod json;
@@ -77,6 +80,7 @@ mod operate;
 mod plan;
 mod registry;
 mod seen;
+mod simulate;
 mod step;
 mod store;
 mod story;
@@ -93,6 +97,7 @@ pub use handle::Sagas;
 pub use operate::{By, Close};
 pub use registry::Registry;
 pub use seen::{Missing, Seen};
+pub use simulate::{Simulated, Simulation};
 pub use step::{At, Local, LocalUndo, Phase, Remote, RemoteUndo, Signal, Step};
 pub use tx::Tx;
 pub use view::{Ended, Filter, NoteView, State, StepState, StepView, Summary, View};

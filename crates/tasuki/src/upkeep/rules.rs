@@ -193,7 +193,7 @@ fn check_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), Error
 }
 
 /// The library's own partitioned tables.
-pub(super) fn library_partitioned() -> [Partitioned; 5] {
+pub(super) fn library_partitioned() -> [Partitioned; 6] {
     [
         Partitioned::by_time("outbox_published", "published_at")
             .width(HOUR)
@@ -202,6 +202,7 @@ pub(super) fn library_partitioned() -> [Partitioned; 5] {
         Partitioned::by_uuid_v7("processed_events", "event_id", "processed_at"),
         Partitioned::by_time("stories", "recorded_at"),
         Partitioned::by_uuid_v7("barriers", "saga_id", "changed_at"),
+        Partitioned::by_time("sagas_done", "finished_at"),
     ]
 }
 
@@ -210,6 +211,8 @@ pub(super) fn library_expiring() -> [Expiring; 4] {
     [
         Expiring::new("idempotency_keys", "expires_at"),
         Expiring::new("job_uniques", "unique_until"),
+        // What was said to a saga goes with it; this is what came as it ended.
+        Expiring::new("saga_signals", "sent_at").keep(365 * DAY),
         // Thirty days after it was closed, whenever it had failed. The first condition is the
         // index's own.
         Expiring::new("dead_letters", "failed_at")

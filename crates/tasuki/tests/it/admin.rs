@@ -435,6 +435,34 @@ fn scraped(handle: &PrometheusHandle, series: &str) -> Option<f64> {
 }
 
 #[tokio::test]
+async fn sagas_are_counted_by_state_and_the_one_that_is_due_longest_is_told() {
+    let db = database().await;
+    let mut db = connect(&db).await;
+    let none = admin().sagas(&mut db).await.unwrap();
+    assert_eq!(none, Default::default());
+    sqlx::query(
+        "INSERT INTO app.sagas (saga_id, definition, version, state, story, status, next_retry_at,
+             lease_until)
+         SELECT gen_random_uuid(), 'order', 1, state, '{}', status, now() + due, now() + lease
+         FROM (VALUES
+             ('STARTED', 'PENDING', interval '-90 s', interval '0'),
+             ('STARTED', 'PROCESSING', interval '-300 s', interval '60 s'),
+             ('COMPENSATING', 'PENDING', interval '60 s', interval '0'),
+             ('NEEDS_ATTENTION', 'PENDING', interval '1000 years', interval '0')
+         ) AS saga (state, status, due, lease)",
+    )
+    .execute(&mut db)
+    .await
+    .unwrap();
+    let some = admin().sagas(&mut db).await.unwrap();
+    assert_eq!(
+        (some.started, some.compensating, some.needs_attention),
+        (2, 1, 1)
+    );
+    assert!(between(some.oldest_due, 90, 120), "{some:?}");
+}
+
+#[tokio::test]
 async fn gauges_say_what_is_and_a_queue_that_is_empty_falls_to_zero() {
     let recorder = PrometheusBuilder::new().build_recorder();
     let _here = metrics::set_default_local_recorder(&recorder);

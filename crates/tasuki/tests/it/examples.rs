@@ -138,6 +138,11 @@ async fn twopc_moves_goods_between_databases_or_leaves_them() {
 }
 
 #[tokio::test]
+async fn saga_is_done_whole_or_undone() {
+    tells("saga", "left: 2, orders: 2, charges: 2").await;
+}
+
+#[tokio::test]
 async fn upkeep_makes_partitions_and_removes_the_old() {
     tells("upkeep", r#"sessions that live: ["ada"]"#).await;
 }

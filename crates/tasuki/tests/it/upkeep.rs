@@ -13,12 +13,13 @@ use uuid::Uuid;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
-const PARTITIONED: [&str; 5] = [
+const PARTITIONED: [&str; 6] = [
     "outbox_published",
     "jobs_done",
     "processed_events",
     "stories",
     "barriers",
+    "sagas_done",
 ];
 
 fn schema() -> Schema {

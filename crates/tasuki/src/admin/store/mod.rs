@@ -11,7 +11,9 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::{Count, Found, Holder, OutboxStats, Partition, Place, QueueStats, TwopcStats};
+use super::{
+    Count, Found, Holder, OutboxStats, Partition, Place, QueueStats, SagaStats, TwopcStats,
+};
 use crate::Schema;
 
 /// Pages at the end of a partition in which its newest rows are looked for. Writers that work
@@ -28,6 +30,7 @@ pub(super) struct Statements {
     queue_names: String,
     queue: String,
     queue_estimate: String,
+    sagas: String,
     leases: String,
     partitions: String,
     event: String,
@@ -45,6 +48,7 @@ impl Statements {
             queue_names: schema.render(sql::QUEUE_NAMES),
             queue: schema.render(sql::QUEUE),
             queue_estimate: schema.render(sql::QUEUE_ESTIMATE),
+            sagas: schema.render(sql::SAGAS),
             leases: schema.render(sql::LEASES),
             partitions: sql::PARTITIONS.to_owned(),
             event: schema.render(sql::EVENT),
@@ -59,6 +63,7 @@ impl Statements {
             &self.newest_partitions,
             &self.queue_names,
             &self.queue,
+            &self.sagas,
             &self.leases,
             &self.partitions,
             &self.event,
@@ -134,6 +139,18 @@ impl Statements {
             newest.1 = row.try_get("published_at").map(|at| newest.1.max(at))?;
         }
         Ok(newest)
+    }
+
+    pub(super) async fn sagas(&self, connection: &mut PgConnection) -> sqlx::Result<SagaStats> {
+        let row = sqlx::query(AssertSqlSafe(self.sagas.as_str()))
+            .fetch_one(connection)
+            .await?;
+        Ok(SagaStats {
+            started: number(&row, "started")?,
+            compensating: number(&row, "compensating")?,
+            needs_attention: number(&row, "stuck")?,
+            oldest_due: age(&row, "oldest_seconds")?,
+        })
     }
 
     pub(super) async fn queues(

@@ -167,6 +167,43 @@ CROSS JOIN LATERAL (
 pub(super) const QUEUE_ESTIMATE: &str =
     "EXPLAIN (FORMAT JSON) SELECT FROM {schema}.jobs WHERE queue = $1";
 
+/// Each state from the head of its index; what is due from the head of another.
+pub(super) const SAGAS: &str = "
+SELECT
+    started.sagas AS started,
+    compensating.sagas AS compensating,
+    stuck.sagas AS stuck,
+    extract(EPOCH FROM clock_timestamp() - due.at)::double precision AS oldest_seconds
+FROM (
+    SELECT count(*) AS sagas
+    FROM (
+        SELECT FROM {schema}.sagas WHERE state = 'STARTED' ORDER BY saga_id LIMIT 10000
+    ) AS head
+) AS started
+CROSS JOIN (
+    SELECT count(*) AS sagas
+    FROM (
+        SELECT FROM {schema}.sagas WHERE state = 'COMPENSATING' ORDER BY saga_id LIMIT 10000
+    ) AS head
+) AS compensating
+CROSS JOIN (
+    SELECT count(*) AS sagas
+    FROM (
+        SELECT FROM {schema}.sagas WHERE state = 'NEEDS_ATTENTION' ORDER BY saga_id LIMIT 10000
+    ) AS head
+) AS stuck
+CROSS JOIN (
+    SELECT min(next_retry_at) AS at
+    FROM (
+        SELECT status, next_retry_at, lease_until
+        FROM {schema}.sagas
+        WHERE next_retry_at <= now()
+        ORDER BY next_retry_at
+        LIMIT 10000
+    ) AS head
+    WHERE status = 'PENDING' OR lease_until IS NULL OR lease_until <= now()
+) AS due";
+
 /// A claim leaves the due time as it is: what is not due is not claimed.
 pub(super) const LEASES: &str = "
 SELECT
@@ -183,6 +220,11 @@ FROM (
     SELECT 'outbox_events' AS source, locked_by, locked_at, lease_until
     FROM {schema}.outbox_events
     WHERE status = 'IN_FLIGHT' AND next_retry_at <= now()
+    UNION ALL
+    -- One that was born in the hands of its process is due when its first lease ends.
+    SELECT 'sagas' AS source, locked_by, locked_at, lease_until
+    FROM {schema}.sagas
+    WHERE status = 'PROCESSING'
 ) AS held
 GROUP BY source, locked_by
 ORDER BY source, owner";

@@ -234,11 +234,18 @@ pub(super) const CALL: &str = "
 UPDATE {schema}.sagas AS t
 SET next_retry_at = clock_timestamp()
 WHERE t.ctid = ANY (ARRAY(
-    SELECT w.ctid
+    SELECT called.ctid
     FROM {schema}.saga_signals AS s
-    INNER JOIN {schema}.sagas AS w ON w.saga_id = s.saga_id
-    WHERE s.name = ANY(w.awaits) AND w.status = 'PENDING' AND w.next_retry_at > now()
-    FOR UPDATE OF w SKIP LOCKED
+    CROSS JOIN LATERAL (
+        SELECT w.ctid
+        FROM {schema}.sagas AS w
+        WHERE w.saga_id = s.saga_id
+            AND s.name = ANY(w.awaits)
+            AND w.status = 'PENDING'
+            AND w.next_retry_at > now()
+        LIMIT 1
+        FOR UPDATE SKIP LOCKED
+    ) AS called
 ))";
 
 /// The leases of an owner that has died end now.

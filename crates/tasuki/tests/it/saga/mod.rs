@@ -1,7 +1,14 @@
 //! Sagas against a real database.
 
+#![expect(
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "helpers of tests may fail the test"
+)]
+
 mod back;
 mod forward;
+mod kit;
 mod operate;
 mod takeover;
 mod together;

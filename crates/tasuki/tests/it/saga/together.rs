@@ -120,3 +120,26 @@ async fn a_step_that_is_held_up_waits_alone_and_loses_no_attempt() {
     assert_eq!(bench.scalar("SELECT sum(value) FROM app.counters").await, 9);
     process.stop().await;
 }
+
+#[tokio::test]
+async fn a_move_leaves_its_row_on_its_page_where_no_index_need_know_of_it() {
+    let bench = Bench::new().await;
+    let definition = three_local(&bench.world);
+    let process = bench.process(&Registry::new().with(&definition));
+    let numbers: Vec<u32> = (0..50).collect();
+    let runs = numbers.iter().map(|n| process.engine.run(&definition, n));
+    futures_util::future::join_all(runs).await;
+    process.stop().await;
+    let hot = |what: &str| {
+        format!(
+            "SELECT {what} FROM pg_stat_user_tables
+             WHERE schemaname = 'app' AND relname = 'sagas'"
+        )
+    };
+    // Fifty births with their first step, fifty moves, fifty ends.
+    eventually("the statistics have arrived", async || {
+        (bench.scalar(&hot("n_tup_upd")).await == 50).then_some(())
+    })
+    .await;
+    assert_eq!(bench.scalar(&hot("n_tup_hot_upd")).await, 50);
+}
