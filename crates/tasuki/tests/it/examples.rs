@@ -100,6 +100,11 @@ async fn the_guides_jobs_are_done_once_and_a_dead_one_is_told_of() {
 }
 
 #[tokio::test]
+async fn the_guides_sagas_sell_one_copy_and_undo_the_others() {
+    tells("guide_sagas", "3 copies left, 1 charged").await;
+}
+
+#[tokio::test]
 async fn jobs_are_done_after_the_commit() {
     tells("jobs", "stopped: Finished").await;
 }
@@ -266,6 +271,7 @@ async fn the_guides_service_counts_an_order_once_however_often_it_is_sent_and_de
 fn every_piece_of_rust_in_a_guide_is_a_piece_of_its_example() {
     made_of("outbox-in-ten-minutes.md", "guide.rs");
     made_of("jobs.md", "guide_jobs.rs");
+    made_of("sagas.md", "guide_sagas.rs");
 }
 
 fn made_of(guide: &str, example: &str) {
