@@ -2,7 +2,7 @@
 //!
 //! What it says is decided in `plan`; here is how it is kept.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use time::OffsetDateTime;
 
 use super::json::Json;
@@ -71,9 +71,17 @@ pub(super) struct Note {
 pub(super) struct Entry {
     pub(super) name: String,
     pub(super) state: Progress,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub(super) input: Option<Json>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub(super) output: Option<Json>,
     /// What went wrong last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -191,6 +199,11 @@ impl Story {
     }
 }
 
+/// Nothing, `()`, is written as `null`, and it is something that was given all the same.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(deserializer).map(Some)
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
 fn is_zero(number: &u32) -> bool {
     *number == 0
@@ -199,4 +212,32 @@ fn is_zero(number: &u32) -> bool {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
 fn is_false(flag: &bool) -> bool {
     !*flag
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_gives_nothing_has_given_it_when_the_story_is_read_back() {
+        let nothing = Json::of(&()).unwrap();
+        let entry = Entry {
+            name: "reserve".to_owned(),
+            state: Progress::Done,
+            input: Some(nothing.clone()),
+            output: Some(nothing),
+            error: None,
+            tries: 0,
+            undo_tries: 0,
+            unsure: false,
+            begun_at: Millis(1),
+            ended_at: None,
+        };
+        let written = serde_json::to_string(&entry).unwrap();
+        let read: Entry = serde_json::from_str(&written).unwrap();
+        assert_eq!(read, entry);
+        let begun = serde_json::json!({ "name": "reserve", "state": "begun", "begun_at": 1 });
+        let read: Entry = serde_json::from_str(&begun.to_string()).unwrap();
+        assert_eq!((read.input, read.output), (None, None));
+    }
 }
