@@ -16,12 +16,15 @@ async fn a_server_that_prepares_no_transactions_is_named_with_what_to_set() {
     let folder = breakable("twopc-disabled").durable();
     let server = Postgres::start(&folder).await.unwrap();
     let pool = PgPool::connect(&server.url("postgres")).await.unwrap();
-    run(&pool, "CREATE TABLE stock (units bigint NOT NULL)").await;
-    run(&pool, "INSERT INTO stock VALUES (100)").await;
     run(&pool, "ALTER SYSTEM SET max_prepared_transactions = 0").await;
     pool.close().await;
     server.restart().await.unwrap();
     let pool = PgPool::connect(&server.url("postgres")).await.unwrap();
+    run(
+        &pool,
+        "CREATE TABLE stock (units bigint NOT NULL); INSERT INTO stock VALUES (100)",
+    )
+    .await;
     let north = Database::new("north", pool).unwrap();
     let coordinator = world.coordinator().database(&north).unwrap();
 
