@@ -17,7 +17,7 @@ pub(crate) async fn run(
     let platform = Platform::read(&platform::configuration(source)?)?;
     let mut rows = Vec::new();
     let mut pending = 0;
-    for tables in platform.tables()? {
+    for tables in platform.all_tables()? {
         let limit = platform.common.database.start_timeout;
         tables.database.wait(limit).await?;
         let before = progress(&tables).await?;

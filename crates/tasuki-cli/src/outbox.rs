@@ -15,7 +15,7 @@ use crate::output::{say, say_json, table};
 use crate::platform::{self, Name, Platform};
 
 /// Services that publish through an outbox.
-const PUBLISHERS: [Name; 1] = [Name::Entitlement];
+const PUBLISHERS: [Name; 2] = [Name::Entitlement, Name::Shop];
 /// The table of events that wait or are dead.
 const EVENTS: &str = "outbox_events";
 

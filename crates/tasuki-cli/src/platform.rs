@@ -12,6 +12,7 @@ use tasuki_notification::{Aside, Notification};
 use tasuki_service::config::Common;
 use tasuki_service::service::Tables;
 use tasuki_service::{Config, Service};
+use tasuki_shop::Shop;
 use tasuki_system::System;
 
 use crate::args::Source;
@@ -29,16 +30,24 @@ pub(crate) enum Name {
     Entitlement,
     /// Events, delivered to people.
     Notification,
+    /// Orders, payments, inventory.
+    Shop,
 }
 
 impl Name {
-    pub(crate) const ALL: [Self; 3] = [Self::System, Self::Entitlement, Self::Notification];
+    pub(crate) const ALL: [Self; 4] = [
+        Self::System,
+        Self::Entitlement,
+        Self::Notification,
+        Self::Shop,
+    ];
 
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::System => tasuki_system::NAME,
             Self::Entitlement => tasuki_entitlement::NAME,
             Self::Notification => tasuki_notification::NAME,
+            Self::Shop => tasuki_shop::NAME,
         }
     }
 }
@@ -65,14 +74,16 @@ pub(crate) struct Platform {
     system: System,
     entitlement: Entitlement,
     notification: Notification,
+    shop: Shop,
 }
 
 /// The commented defaults of everything, in the order of the reference.
-const PARTS: [&str; 5] = [
+const PARTS: [&str; 6] = [
     Common::DEFAULTS,
     tasuki_system::DEFAULTS,
     tasuki_entitlement::DEFAULTS,
     tasuki_notification::DEFAULTS,
+    tasuki_shop::DEFAULTS,
     DEFAULTS,
 ];
 
@@ -127,6 +138,7 @@ impl Platform {
             system: tasuki_system::config(config)?,
             entitlement: tasuki_entitlement::config(config)?,
             notification: tasuki_notification::config(config)?,
+            shop: tasuki_shop::config(config)?,
             clock: Clock::system(),
         })
     }
@@ -154,6 +166,7 @@ impl Platform {
             Name::System => tasuki_system::tables(&self.common, &self.system)?,
             Name::Entitlement => tasuki_entitlement::tables(&self.common, &self.entitlement)?,
             Name::Notification => tasuki_notification::tables(&self.common, &self.notification)?,
+            Name::Shop => tasuki_shop::tables(&self.common, &self.shop)?,
         })
     }
 
@@ -162,7 +175,7 @@ impl Platform {
         let tables = self.tables_of(name)?;
         let letters = match name {
             Name::System => return Ok(None),
-            Name::Entitlement => Letters::new(&tables.schema, &[]),
+            Name::Entitlement | Name::Shop => Letters::new(&tables.schema, &[]),
             Name::Notification => tasuki_notification::letters(&tables),
         };
         Ok(Some((tables, letters)))
@@ -194,12 +207,29 @@ impl Platform {
         Ok((tables, upkeep))
     }
 
+    /// The settings of the shop.
+    pub(crate) const fn shop(&self) -> &Shop {
+        &self.shop
+    }
+
     /// The tables of every service.
     pub(crate) fn tables(&self) -> anyhow::Result<Vec<Tables>> {
         Name::ALL
             .into_iter()
             .map(|name| self.tables_of(name))
             .collect()
+    }
+
+    /// The tables of every service, wherever they are: the shop's second warehouse has some, too.
+    pub(crate) fn all_tables(&self) -> anyhow::Result<Vec<Tables>> {
+        let mut all = self.tables()?;
+        all.extend(self.warehouse_tables()?);
+        Ok(all)
+    }
+
+    /// The tables of the shop's second warehouse, if there is one.
+    pub(crate) fn warehouse_tables(&self) -> anyhow::Result<Option<Tables>> {
+        Ok(tasuki_shop::warehouse_tables(&self.common, &self.shop)?)
     }
 
     /// The services of these names, ready to be hosted.
@@ -226,6 +256,7 @@ impl Platform {
             Name::Notification => {
                 tasuki_notification::service(common, &self.notification, tables, clock).await?
             }
+            Name::Shop => tasuki_shop::service(common, &self.shop, tables, clock).await?,
         })
     }
 }

@@ -3,7 +3,8 @@
 //! Walks entitlement's audit in windows of time. Every change must have exactly one event in the
 //! outbox; once that is published and has had time to settle, it must be processed, and its
 //! notifications sent, waiting, or dead with exactly one letter each. Published events are kept for
-//! `entitlement.outbox.published-ttl`: that is as far back as it goes.
+//! `entitlement.outbox.published-ttl`: that is as far back as it goes. Then the shop's books are
+//! compared: no money without goods or refund, stock to the unit.
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -63,7 +64,8 @@ pub(crate) async fn run(
     let platform = platform::of_running(source)?;
     let answered = platform.tables_of(Name::Entitlement)?;
     let told = platform.tables_of(Name::Notification)?;
-    for tables in [&answered, &told] {
+    let sold = platform.tables_of(Name::Shop)?;
+    for tables in [&answered, &told, &sold] {
         tables
             .database
             .wait(platform.common.database.connect_timeout)
@@ -79,7 +81,12 @@ pub(crate) async fn run(
     let from = options
         .since
         .map_or(kept_from, |since| kept_from.max(until - since));
-    let found = walk(&answered, &told, from, until, settled).await?;
+    let mut found = walk(&answered, &told, from, until, settled).await?;
+    let books = tasuki_shop::verify::Reconciler::new(sold.database.workers);
+    for wrong in books.look().await?.found {
+        let about = format!("{}: {}", wrong.check, wrong.subject);
+        found.report("money and goods do not match", None, about);
+    }
     show(&found, from, until, json)?;
     Ok(ExitCode::from(u8::from(found.count > 0)))
 }

@@ -40,4 +40,34 @@ pub mod matchmaking {
     }
 }
 
+/// `proto/tasuki/shop/v1/shop.proto`
+pub mod shop {
+    #![expect(missing_docs, reason = "the schema has the words")]
+    #![expect(clippy::doc_markdown, reason = "the words are the schema's")]
+
+    include!(concat!(env!("OUT_DIR"), "/tasuki.shop.v1.rs"));
+
+    impl EventType {
+        /// The name that headers, tables and people use.
+        #[must_use]
+        pub const fn name(self) -> Option<&'static str> {
+            match self {
+                Self::Unspecified => None,
+                Self::OrderCreated => Some("OrderCreated"),
+                Self::PaymentCompleted => Some("PaymentCompleted"),
+                Self::PaymentFailed => Some("PaymentFailed"),
+                Self::PaymentRefunded => Some("PaymentRefunded"),
+                Self::StockReserved => Some("StockReserved"),
+                Self::StockFailed => Some("StockFailed"),
+                Self::StockReleased => Some("StockReleased"),
+                Self::EntitlementsGranted => Some("EntitlementsGranted"),
+                Self::EntitlementsRevoked => Some("EntitlementsRevoked"),
+                Self::ConfirmationFailed => Some("ConfirmationFailed"),
+                Self::OrderCompleted => Some("OrderCompleted"),
+                Self::OrderCancelled => Some("OrderCancelled"),
+            }
+        }
+    }
+}
+
 pub use prost::{DecodeError, Message};

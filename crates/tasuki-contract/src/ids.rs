@@ -21,4 +21,13 @@ tasuki::typed_ids! {
     /// One notification to one person over one channel.
     #[derive(ToSchema)]
     NotificationId;
+    /// One order, and the saga or the story that carries it out.
+    #[derive(ToSchema)]
+    OrderId;
+    /// The one payment of an order.
+    #[derive(ToSchema)]
+    PaymentId;
+    /// What is set aside for an order.
+    #[derive(ToSchema)]
+    ReservationId;
 }

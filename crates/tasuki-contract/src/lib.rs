@@ -11,6 +11,7 @@ pub mod events;
 pub mod ids;
 pub mod names;
 pub mod notification;
+pub mod shop;
 pub mod status;
 pub mod streams;
 pub mod timestamp;

@@ -18,9 +18,10 @@ pub(crate) fn intakes<'a>(
     clock: &Clock,
     bell: &Bell,
 ) -> Vec<(&'a Source, Intake)> {
-    let sources: [(&Source, Reader); 2] = [
+    let sources: [(&Source, Reader); 3] = [
         (&own.nats, events::entitlement),
         (&own.matchmaking_nats, events::matchmaking),
+        (&own.shop_nats, events::shop),
     ];
     let intake = |source: &Source, read| Intake {
         consumer: source.durable.clone(),

@@ -24,6 +24,8 @@ pub struct Notification {
     pub nats: Source,
     /// `[notification.matchmaking-nats]`
     pub matchmaking_nats: Source,
+    /// `[notification.shop-nats]`
+    pub shop_nats: Source,
     /// `[notification.sweep]`
     pub sweep: Sweep,
     /// `[notification.delivery]`

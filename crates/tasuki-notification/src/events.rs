@@ -6,6 +6,7 @@
 use serde_json::json;
 use tasuki_contract::events::entitlement::EntitlementEvent;
 use tasuki_contract::events::matchmaking::MatchmakingEvent;
+use tasuki_contract::events::shop::{EventType as ShopEventType, ShopEvent};
 use tasuki_contract::events::{DecodeError, Message};
 use tasuki_contract::names::{InvalidName, Sku, UserId};
 use tasuki_contract::timestamp;
@@ -113,6 +114,84 @@ pub(crate) fn matchmaking(payload: &[u8], trace: Option<&str>) -> Result<Incomin
     })
 }
 
+/// The shop's. Of what moves an order inside the shop nobody is told.
+pub(crate) fn shop(payload: &[u8], trace: Option<&str>) -> Result<Incoming, Poison> {
+    let event = ShopEvent::decode(payload).map_err(Poison::Undecodable)?;
+    let kind = event.event_type().name().ok_or(Poison::EventType)?;
+    if event.version < 1 {
+        return Err(Poison::Version);
+    }
+    let named = |field| move |why| Poison::Name { field, why };
+    UserId::try_from(event.user_id.clone()).map_err(named("user_id"))?;
+    Sku::try_from(event.order_id.clone()).map_err(named("order_id"))?;
+    let items = event.items.iter().map(|item| {
+        json!({
+            "stock_keeping_unit": item.stock_keeping_unit,
+            "quantity": item.quantity,
+            "price": item.price,
+        })
+    });
+    let items: Vec<_> = items.collect();
+    let mut payload = json!({
+        "event_id": event.event_id,
+        "event_type": kind,
+        "occurred_at": event.occurred_at,
+        "order_id": event.order_id,
+        "user_id": event.user_id,
+        "amount": event.amount,
+        "currency": event.currency,
+        "payment_id": event.payment_id,
+        "version": event.version,
+        "trace_id": event.trace_id,
+    });
+    if let Some(fields) = payload.as_object_mut() {
+        if !event.reason.is_empty() {
+            fields.insert("reason".to_owned(), json!(event.reason));
+        }
+        let has_nul = |item: &serde_json::Value| item.to_string().contains("\\u0000");
+        if items.iter().any(has_nul) {
+            return Err(Poison::Name {
+                field: "items",
+                why: InvalidName::Control,
+            });
+        }
+        fields.insert("items".to_owned(), json!(items));
+    }
+    Ok(Incoming {
+        event_id: id(&event.event_id)?,
+        kind,
+        aggregate_key: format!("order:{}", event.order_id),
+        recipients: if is_told(event.event_type()) {
+            vec![event.user_id]
+        } else {
+            Vec::new()
+        },
+        version: event.version,
+        occurred_at: time(&event.occurred_at)?,
+        payload: without_nul(payload)?,
+        traceparent: trace_of(trace),
+    })
+}
+
+/// Whether somebody who buys wants to know.
+const fn is_told(what: ShopEventType) -> bool {
+    match what {
+        ShopEventType::OrderCreated
+        | ShopEventType::PaymentCompleted
+        | ShopEventType::PaymentFailed
+        | ShopEventType::PaymentRefunded
+        | ShopEventType::OrderCompleted
+        | ShopEventType::OrderCancelled => true,
+        ShopEventType::Unspecified
+        | ShopEventType::StockReserved
+        | ShopEventType::StockFailed
+        | ShopEventType::StockReleased
+        | ShopEventType::EntitlementsGranted
+        | ShopEventType::EntitlementsRevoked
+        | ShopEventType::ConfirmationFailed => false,
+    }
+}
+
 /// Everybody once.
 fn distinct(mut users: Vec<String>) -> Vec<String> {
     users.sort_unstable();
@@ -182,6 +261,29 @@ mod tests {
         assert_eq!(read.recipients, ["u"]);
         assert_eq!(read.payload.as_object().unwrap().len(), 9);
         assert_eq!(read.traceparent.as_deref(), Some("00-a-b-01"));
+    }
+
+    #[test]
+    fn who_buys_is_told_of_the_order_and_not_of_what_moves_it() {
+        let mut event = ShopEvent {
+            event_id: "01930000-0000-7000-8000-000000000001".to_owned(),
+            event_type: ShopEventType::OrderCompleted.into(),
+            occurred_at: "2026-11-16T09:00:00.000000Z".to_owned(),
+            order_id: "01930000-0000-7000-8000-000000000002".to_owned(),
+            user_id: "u".to_owned(),
+            amount: 700,
+            version: 7,
+            ..ShopEvent::default()
+        };
+        let read = shop(&event.encode_to_vec(), None).unwrap();
+        assert_eq!((read.kind, read.version), ("OrderCompleted", 7));
+        assert_eq!(read.recipients, ["u"]);
+        assert_eq!(read.payload["amount"], 700);
+        event.event_type = ShopEventType::StockReserved.into();
+        let read = shop(&event.encode_to_vec(), None).unwrap();
+        assert_eq!(read.recipients, [""; 0]);
+        event.event_type = 0;
+        assert_eq!(shop(&event.encode_to_vec(), None), Err(Poison::EventType));
     }
 
     #[test]

@@ -165,10 +165,16 @@ impl Service {
 
     /// What it does in the background.
     #[must_use]
-    pub fn worker(mut self, worker: impl Worker) -> Self {
-        self.workers.push(Box::new(|supervisor| {
+    pub fn worker(self, worker: impl Worker) -> Self {
+        self.background(|supervisor| {
             supervisor.start(worker);
-        }));
+        })
+    }
+
+    /// What it does in the background, as something that starts its workers by itself.
+    #[must_use]
+    pub fn background(mut self, start: impl FnOnce(&Supervisor) + Send + 'static) -> Self {
+        self.workers.push(Box::new(start));
         self
     }
 }

@@ -16,7 +16,7 @@ use tasuki_service::telemetry::Meter;
 /// One process of one service.
 #[derive(Parser)]
 struct Node {
-    /// `entitlement` or `notification`.
+    /// `entitlement`, `notification` or `shop`.
     service: String,
     /// Where to die.
     #[arg(long)]
@@ -40,6 +40,7 @@ async fn main() -> Result<()> {
         Common::DEFAULTS,
         tasuki_entitlement::DEFAULTS,
         tasuki_notification::DEFAULTS,
+        tasuki_shop::DEFAULTS,
     ])?
     .with_environment(environment())?;
     let (common, clock) = (Common::read(&config)?, Clock::system());
@@ -55,6 +56,15 @@ async fn main() -> Result<()> {
             let tables = tasuki_notification::tables(&common, &own)?;
             tables.migrate(common.database.start_timeout).await?;
             tasuki_notification::service(&common, &own, tables, &clock).await?
+        }
+        tasuki_shop::NAME => {
+            let own = tasuki_shop::config(&config)?;
+            let tables = tasuki_shop::tables(&common, &own)?;
+            let other = tasuki_shop::warehouse_tables(&common, &own)?;
+            for tables in [Some(&tables), other.as_ref()].into_iter().flatten() {
+                tables.migrate(common.database.start_timeout).await?;
+            }
+            tasuki_shop::service(&common, &own, tables, &clock).await?
         }
         other => bail!("there is no service {other}"),
     };

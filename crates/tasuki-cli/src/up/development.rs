@@ -71,6 +71,14 @@ impl Development {
         if !config.is_set("entitlement.outbox.batch-size") {
             config = config.with_value("entitlement.outbox.batch-size", 50)?;
         }
+        if !config.is_set("shop.entitlement.url") {
+            let entitlement = config.text("entitlement.server.listen").to_owned();
+            config = config.with_value("shop.entitlement.url", format!("http://{entitlement}"))?;
+        }
+        if !config.is_set("auth.callers.shop") {
+            let scopes = tasuki_shop::NEEDED_SCOPES.join(",");
+            config = config.with_value("auth.callers.shop", scopes)?;
+        }
         if !config.is_set("auth.key-dir") {
             config = config.with_value("auth.key-dir", self.keys.display().to_string())?;
         }
@@ -130,6 +138,16 @@ impl Development {
             all.push((format!("TASUKI_{server}_URL"), url.to_owned()));
             all.push((format!("TASUKI_{server}__URL"), url.to_owned()));
         }
+        // What a shop elsewhere needs besides: where entitlement is, what it may do there, and its
+        // other warehouse.
+        let shop = platform.shop();
+        for (key, value) in [
+            ("SHOP__ENTITLEMENT__URL", shop.entitlement.url.as_str()),
+            ("SHOP__WAREHOUSE__URL", shop.warehouse.url.expose()),
+            ("AUTH__CALLERS__SHOP", &tasuki_shop::NEEDED_SCOPES.join(",")),
+        ] {
+            all.push((format!("TASUKI_{key}"), value.to_owned()));
+        }
         let keys = common.auth.key_dir.as_ref();
         let keys = keys
             .map(|dir| dir.display().to_string())
@@ -162,6 +180,7 @@ fn scopes(service: &str) -> anyhow::Result<Vec<ScopeName>> {
     let names: &[&str] = match service {
         tasuki_entitlement::NAME => &tasuki_entitlement::SCOPES,
         tasuki_notification::NAME => &tasuki_notification::SCOPES,
+        tasuki_shop::NAME => &tasuki_shop::SCOPES,
         _ => &[],
     };
     let parsed = names.iter().map(|name| name.parse().map_err(Into::into));

@@ -133,8 +133,12 @@ impl Started {
 
 /// Schemas, signing keys and development credentials.
 async fn prepare(platform: &Platform, development: &mut Development) -> anyhow::Result<()> {
+    let limit = platform.common.database.start_timeout;
+    if let Some(other) = platform.warehouse_tables()? {
+        other.migrate(limit).await?;
+        other.database.close().await;
+    }
     for tables in platform.tables()? {
-        let limit = platform.common.database.start_timeout;
         tables.migrate(limit).await?;
         if let Some(dir) = &platform.common.auth.key_dir {
             KeyRing::open_or_create(dir, tables.service, &platform.clock)?;

@@ -9,6 +9,8 @@ use crate::platform;
 
 /// The database of the private PostgreSQL that the platform uses.
 const DATABASE: &str = "tasuki";
+/// The database of the shop's second warehouse.
+const WAREHOUSE: &str = "tasuki_warehouse";
 
 /// Private servers, or none.
 pub(super) struct Servers(Option<Stack>);
@@ -29,6 +31,7 @@ impl Servers {
             });
         let stack = Stack::start(options).await?;
         stack.postgres.ensure_database(DATABASE).await?;
+        stack.postgres.ensure_database(WAREHOUSE).await?;
         Ok(Self(Some(stack)))
     }
 
@@ -36,6 +39,11 @@ impl Servers {
     pub(super) fn configure(&self, config: Config) -> anyhow::Result<Config> {
         let Some(stack) = &self.0 else {
             return Ok(config);
+        };
+        let config = if config.is_set("shop.warehouse.url") {
+            config
+        } else {
+            config.with_value("shop.warehouse.url", stack.postgres.url(WAREHOUSE))?
         };
         Ok(config
             .with_value("database.url", stack.postgres.url(DATABASE))?

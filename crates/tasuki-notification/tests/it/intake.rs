@@ -3,6 +3,7 @@
 use serde_json::json;
 use tasuki_contract::events::Message;
 use tasuki_contract::events::matchmaking::{EventType, MatchmakingEvent};
+use tasuki_contract::events::shop::{self, ShopEvent};
 use uuid::Uuid;
 
 use crate::support::{A_WHILE, World, granted};
@@ -219,6 +220,59 @@ async fn both_players_are_told_of_a_match() {
     world.counts(2, SENT).await;
     let users = world.count("SELECT count(DISTINCT user_id) FROM notification.notifications");
     assert_eq!(users.await, 2);
+}
+
+#[tokio::test]
+async fn who_buys_is_told_of_the_order_once() {
+    let world = World::with(|config| {
+        let prefix = config.text("notification.nats.stream").to_owned();
+        [
+            ("enabled", toml(true)),
+            ("stream", toml(format!("{prefix}-shop"))),
+            ("subject", toml(format!("{prefix}.shop"))),
+            ("durable", toml(format!("{prefix}-shop"))),
+            ("advisory.stream", toml(format!("{prefix}-shop-given-up"))),
+            (
+                "terminated-advisory.stream",
+                toml(format!("{prefix}-shop-refused")),
+            ),
+        ]
+        .into_iter()
+        .fold(config, |config, (key, value)| {
+            config
+                .with_value(&format!("notification.shop-nats.{key}"), value)
+                .unwrap()
+        })
+    })
+    .await;
+    let event = |what: shop::EventType, version| ShopEvent {
+        event_id: Uuid::now_v7().to_string(),
+        event_type: what.into(),
+        occurred_at: "2026-11-16T09:00:00Z".to_owned(),
+        order_id: Uuid::now_v7().to_string(),
+        user_id: "ann".to_owned(),
+        amount: 700,
+        currency: "EUR".to_owned(),
+        version,
+        ..ShopEvent::default()
+    };
+    let subject = format!("{}.shop", world.stream());
+    let told = event(shop::EventType::OrderCompleted, 7);
+    for event in [event(shop::EventType::StockReserved, 5), told.clone(), told] {
+        tasuki_testkit::eventually("it is published", async || {
+            let payload = event.encode_to_vec().into();
+            let sent = world.jetstream.publish(subject.clone(), payload);
+            sent.await.ok()?.await.ok()
+        })
+        .await;
+    }
+    world
+        .counts(2, "SELECT count(*) FROM notification.processed_events")
+        .await;
+    world.counts(1, SENT).await;
+    let about = "SELECT count(*) FROM notification.notifications
+         WHERE user_id = 'ann' AND type = 'OrderCompleted'";
+    assert_eq!(world.count(about).await, 1);
 }
 
 fn toml(value: impl Into<toml::Value>) -> toml::Value {

@@ -209,9 +209,11 @@ pub(crate) async fn prepared(change: impl FnOnce(Config) -> Config) -> TestEnv {
             .with_value(&format!("notification.{key}"), value)
             .unwrap();
     }
-    config = config
-        .with_value("notification.matchmaking-nats.enabled", false)
-        .unwrap();
+    for other in ["matchmaking-nats", "shop-nats"] {
+        config = config
+            .with_value(&format!("notification.{other}.enabled"), false)
+            .unwrap();
+    }
     env.config = change(config);
     env
 }

@@ -47,7 +47,11 @@ impl Address {
             })
     }
 
-    pub(super) fn postgres<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+    /// Reads the address of a database, or none: for `deserialize_with`.
+    ///
+    /// # Errors
+    /// When it is not an address of PostgreSQL.
+    pub fn postgres<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let schemes = ["postgres://", "postgresql://"];
         Self::checked::<PgConnectOptions, D>(from, &schemes)
     }

@@ -10,6 +10,7 @@ mod help;
 mod keeping;
 mod killing;
 mod serving;
+mod shopping;
 mod stopping;
 mod support;
 mod telemetry;

@@ -46,6 +46,9 @@ fn the_layers_import_downwards_only() {
 fn services_never_import_each_other() {
     assert!(!may("tasuki-shop", "tasuki-account", Kind::Normal));
     assert!(!may("tasuki-shop", "tasuki-account", Kind::Dev));
+    assert!(!may("tasuki-shop", "tasuki-entitlement", Kind::Normal));
+    // Beside it, in tests.
+    assert!(may("tasuki-shop", "tasuki-entitlement", Kind::Dev));
     assert!(!may("tasuki-gateway", "tasuki-devidp", Kind::Normal));
     assert!(!may("tasuki-service", "tasuki-system", Kind::Build));
 }

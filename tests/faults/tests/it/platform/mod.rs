@@ -8,6 +8,7 @@ mod database;
 mod load;
 mod processes;
 mod promises;
+mod shop;
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -66,7 +67,7 @@ impl Platform {
         let proxy = Proxy::start(target).await.unwrap();
         let through = stack.postgres.url_via(&proxy, "platform");
         let (nats, redis) = (stack.nats.url(), stack.redis.url());
-        let settings: [(&str, &str); 10] = [
+        let settings: [(&str, &str); 11] = [
             ("TASUKI_PLATFORM__MODE", "development"),
             ("TASUKI_DATABASE__URL", &through),
             ("TASUKI_DATABASE__ACQUIRE_TIMEOUT", "1s"),
@@ -77,6 +78,7 @@ impl Platform {
             ("TASUKI_NOTIFICATION__NATS__ACK_WAIT", "2s"),
             ("TASUKI_NOTIFICATION__SWEEP__INTERVAL", "1s"),
             ("TASUKI_NOTIFICATION__MATCHMAKING_NATS__ENABLED", "false"),
+            ("TASUKI_NOTIFICATION__SHOP_NATS__ENABLED", "false"),
         ];
         let settings = settings.iter().chain(more);
         let settings = settings.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));

@@ -1,0 +1,187 @@
+//! The order as a chain of events: payment, inventory, fulfilment and orders each react to what the
+//! others tell, through inbox and outbox, and nobody conducts.
+//!
+//! | hears | who | does | tells |
+//! | --- | --- | --- | --- |
+//! | `OrderCreated` | payment | charges | `PaymentCompleted`, `PaymentFailed` |
+//! | `PaymentCompleted` | inventory | sets aside | `StockReserved`, `StockFailed`; `StockReleased` if it was cancelled |
+//! | `StockReserved` | fulfilment | grants | `EntitlementsGranted`; `EntitlementsRevoked` if one is refused |
+//! | `EntitlementsGranted` | orders | confirms | `OrderCompleted`, `ConfirmationFailed` |
+//! | `ConfirmationFailed` | fulfilment | revokes | `EntitlementsRevoked` |
+//! | `EntitlementsRevoked` | inventory | releases | `StockReleased` |
+//! | `StockFailed`, `StockReleased` | payment | refunds | `PaymentRefunded` |
+//! | `PaymentFailed`, `PaymentRefunded` | orders | ends the order | `OrderCancelled` |
+//!
+//! A reaction is one transaction. What must be asked elsewhere is a job that the reaction enqueues
+//! ([`crate::errands`]); what the job comes to is recorded and told in one transaction as well.
+
+use sqlx::PgConnection;
+use tasuki::bus::Delivery;
+use tasuki::choreography::Reaction;
+use tasuki::jobs::Failure;
+use tasuki::outbox::Event;
+use tasuki_contract::events::shop::EventType;
+use tasuki_contract::shop::OrderState;
+
+use crate::domain::Setback;
+use crate::errands::{ChargeErrand, GrantErrand, RefundErrand, RevokeErrand};
+use crate::error::Error;
+use crate::events::{Heard, heard};
+use crate::inventory;
+use crate::orders::{self, Dossier};
+use crate::parts::Parts;
+use crate::store::orders as store;
+use crate::store::payments as payment_store;
+
+/// One part of the shop, as somebody who hears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Payment,
+    Inventory,
+    Fulfilment,
+    Orders,
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Payment,
+        Self::Inventory,
+        Self::Fulfilment,
+        Self::Orders,
+    ];
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Payment => "payment",
+            Self::Inventory => "inventory",
+            Self::Fulfilment => "fulfilment",
+            Self::Orders => "orders",
+        }
+    }
+}
+
+/// What a part does when it hears of something.
+#[derive(Clone, Debug)]
+pub(crate) struct Dancer {
+    pub(crate) part: Part,
+    pub(crate) parts: Parts,
+}
+
+impl Reaction for Dancer {
+    fn consumer(&self) -> &str {
+        self.part.as_str()
+    }
+
+    async fn react(
+        &self,
+        tx: &mut PgConnection,
+        delivery: &Delivery,
+    ) -> Result<Vec<Event>, Failure> {
+        let Some(heard) = heard(&delivery.payload).map_err(Failure::reject)? else {
+            return Ok(Vec::new());
+        };
+        let told = match self.part {
+            Part::Payment => self.payment(tx, heard).await,
+            Part::Inventory => self.inventory(tx, heard).await,
+            Part::Fulfilment => self.fulfilment(tx, heard).await,
+            Part::Orders => self.orders(tx, heard).await,
+        };
+        // Also when there is no such order: another copy of the database may not have it yet.
+        Ok(told?)
+    }
+}
+
+impl Dancer {
+    async fn payment(&self, tx: &mut PgConnection, heard: Heard) -> Result<Vec<Event>, Error> {
+        let Heard { what, order } = heard;
+        let pace = self.parts.pace;
+        match what {
+            EventType::OrderCreated => {
+                let dossier = orders::load(tx, order).await?;
+                payment_store::begin(tx, &dossier).await?;
+                store::advance(tx, order, OrderState::PaymentPending, None).await?;
+                let charge = ChargeErrand { order, pace };
+                self.parts.jobs.enqueue(tx, &charge).await?;
+            }
+            EventType::StockFailed | EventType::StockReleased => {
+                let refund = RefundErrand { order, pace };
+                self.parts.jobs.enqueue(tx, &refund).await?;
+            }
+            _ => {}
+        }
+        Ok(Vec::new())
+    }
+
+    async fn inventory(&self, tx: &mut PgConnection, heard: Heard) -> Result<Vec<Event>, Error> {
+        let clock = &self.parts.clock;
+        match heard.what {
+            EventType::PaymentCompleted => {
+                let dossier = orders::load(tx, heard.order).await?;
+                if self.is_cancelled(tx, &dossier).await? {
+                    return inventory::release(tx, &dossier, clock).await;
+                }
+                let reserved = inventory::reserve(tx, &dossier, self.parts.hold, clock);
+                Ok(reserved.await?.0)
+            }
+            EventType::EntitlementsRevoked => {
+                let dossier = orders::load(tx, heard.order).await?;
+                inventory::release(tx, &dossier, clock).await
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    async fn fulfilment(&self, tx: &mut PgConnection, heard: Heard) -> Result<Vec<Event>, Error> {
+        let Heard { what, order } = heard;
+        let (jobs, pace) = (&self.parts.jobs, self.parts.pace);
+        match what {
+            EventType::StockReserved => {
+                jobs.enqueue(tx, &GrantErrand { order, pace }).await?;
+            }
+            EventType::ConfirmationFailed => {
+                let items = orders::load(tx, order).await?.items.into_iter();
+                let revoke = RevokeErrand {
+                    order,
+                    granted: Some(items.map(|item| item.sku).collect()),
+                    pace,
+                };
+                jobs.enqueue(tx, &revoke).await?;
+            }
+            _ => {}
+        }
+        Ok(Vec::new())
+    }
+
+    async fn orders(&self, tx: &mut PgConnection, heard: Heard) -> Result<Vec<Event>, Error> {
+        let clock = &self.parts.clock;
+        match heard.what {
+            EventType::EntitlementsGranted => {
+                let dossier = orders::load(tx, heard.order).await?;
+                match orders::confirm(tx, &dossier, clock).await? {
+                    Ok(events) => Ok(events),
+                    Err(setback) => {
+                        let (state, what) =
+                            (OrderState::Compensating, EventType::ConfirmationFailed);
+                        let why = Some(&setback);
+                        orders::tell(tx, &dossier, state, why, what, clock).await
+                    }
+                }
+            }
+            EventType::PaymentFailed | EventType::PaymentRefunded => {
+                let dossier = orders::load(tx, heard.order).await?;
+                orders::undo(tx, &dossier, clock).await
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Whether somebody wants the order undone.
+    async fn is_cancelled(&self, tx: &mut PgConnection, dossier: &Dossier) -> Result<bool, Error> {
+        let found = store::find(tx, dossier.order, true).await?;
+        let Some(by) = found.and_then(|found| found.cancel_requested_by) else {
+            return Ok(false);
+        };
+        store::fail(tx, dossier.order, &Setback::Cancelled(by)).await?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,138 @@
+//! The API of the shop.
+
+mod access;
+mod key;
+mod manage;
+mod orders;
+
+use axum::response::Response;
+use axum::routing::post;
+use http::{HeaderName, HeaderValue, StatusCode};
+use serde::Serialize;
+use tasuki::idempotency::{self, Outcome, Request, RequestHash};
+use tasuki::twopc;
+use tasuki_contract::names::InvalidName;
+use tasuki_contract::shop as wire;
+use tasuki_service::auth::Caller;
+use tasuki_service::http::{ApiError, answer};
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::commands::Commands;
+use crate::domain::Unsellable;
+use crate::error::Error;
+use crate::queries::Queries;
+use crate::transfer::Transfers;
+use crate::verify::Reconciler;
+use key::IdempotencyKey;
+
+/// Says that an answer had been given before.
+const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+
+/// What handlers need.
+#[derive(Clone, Debug)]
+pub(crate) struct App {
+    pub(crate) commands: Commands,
+    pub(crate) queries: Queries,
+    /// None: there is no other warehouse.
+    pub(crate) transfers: Option<Transfers>,
+    pub(crate) reconciler: Reconciler,
+}
+
+/// The router has no parameter that ends before the segment does, so this path is described apart
+/// from its route.
+#[derive(OpenApi)]
+#[openapi(paths(orders::cancel))]
+struct Described;
+
+pub(crate) fn routes(app: App) -> OpenApiRouter {
+    OpenApiRouter::with_openapi(Described::openapi())
+        .routes(routes!(orders::place))
+        .routes(routes!(orders::show))
+        .route("/v1/orders/{order_id}", post(orders::cancel))
+        .routes(routes!(manage::put_product))
+        .routes(routes!(manage::receive))
+        .routes(routes!(manage::stock))
+        .routes(routes!(manage::transfer))
+        .routes(routes!(manage::reconciliation))
+        .routes(routes!(manage::notices))
+        .with_state(app)
+}
+
+/// The request under its key. It is the same as another when its canonical form is.
+fn request<T: Serialize>(
+    caller: &Caller,
+    key: &IdempotencyKey,
+    path: &str,
+    body: &T,
+) -> Result<Request, ApiError> {
+    let body = serde_json::to_vec(body).map_err(|error| ApiError::internal(&error))?;
+    let hash = RequestHash::of("POST", path, &body);
+    Request::new(caller.identity(), key.0.as_str(), hash).map_err(|_invalid| {
+        ApiError::bad_request("Idempotency-Key has 1 to 255 visible ASCII characters")
+    })
+}
+
+fn respond(outcome: Result<Outcome, Error>) -> Result<Response, ApiError> {
+    let outcome = outcome.map_err(|error| failed(&error))?;
+    let reply = outcome.reply();
+    let status = StatusCode::from_u16(reply.status()).unwrap_or(StatusCode::OK);
+    let mut response = answer(status, reply.body().clone());
+    if let Outcome::Replayed(_) = outcome {
+        let told = HeaderValue::from_static("true");
+        response.headers_mut().insert(REPLAYED, told);
+    }
+    Ok(response)
+}
+
+/// What a caller is told.
+fn failed(error: &Error) -> ApiError {
+    match error {
+        Error::Idempotency(idempotency::Error::InProgress) => ApiError::conflict(
+            "IDEMPOTENCY_KEY_IN_PROGRESS",
+            "a request with this idempotency key is still running, try again",
+        )
+        .retry_after(std::time::Duration::from_secs(1)),
+        Error::Idempotency(idempotency::Error::Conflict) => ApiError::conflict(
+            "IDEMPOTENCY_KEY_CONFLICT",
+            "the idempotency key was used for another request",
+        ),
+        Error::Unsellable(why) => unsellable(why),
+        Error::NoOrder => ApiError::not_found("there is no such order"),
+        Error::TooLate(_) => ApiError::conflict(wire::ORDER_STATE_CONFLICT, error.to_string()),
+        Error::NoWarehouse => ApiError::conflict(wire::WAREHOUSE_NOT_CONFIGURED, error.to_string()),
+        Error::Transfer(twopc::Error::Unsure { .. }) => ApiError::unavailable(
+            "whether the stock was moved is not known yet: repeat with the same key",
+        ),
+        Error::Transfer(
+            twopc::Error::Away { .. }
+            | twopc::Error::Refused { .. }
+            | twopc::Error::Overruled { .. }
+            | twopc::Error::Own { .. },
+        ) => ApiError::unavailable("nothing was moved, try again"),
+        other => match other.database() {
+            Some(database) => ApiError::database(database),
+            None => ApiError::internal(other),
+        },
+    }
+}
+
+fn unsellable(why: &Unsellable) -> ApiError {
+    let code = match why {
+        Unsellable::Unknown(_) => wire::PRODUCT_NOT_FOUND,
+        Unsellable::Currencies(..) => wire::CURRENCY_CONFLICT,
+        Unsellable::Free | Unsellable::TooMuch => {
+            return ApiError::bad_request(why.to_string());
+        }
+    };
+    ApiError::conflict(code, why.to_string())
+}
+
+/// A name that somebody sent in `field`.
+fn named<N: TryFrom<String, Error = InvalidName>>(
+    field: &str,
+    text: String,
+) -> Result<N, ApiError> {
+    N::try_from(text).map_err(|why| ApiError::bad_request(format!("{field} {why}")))
+}

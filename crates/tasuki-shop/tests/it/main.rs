@@ -1,0 +1,16 @@
+//! The shop against real servers, beside the real entitlement service.
+
+#![expect(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "helpers of tests may fail the test"
+)]
+
+mod books;
+mod cancel;
+mod flows;
+mod http;
+mod inventory;
+mod payments;
+mod support;
+mod transfer;

@@ -1,0 +1,366 @@
+//! The shop as processes that die: orders of every kind in both flows, goods that move between two
+//! databases, and afterwards money and goods match to the unit.
+
+#![expect(clippy::indexing_slicing, reason = "helpers of tests")]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use sqlx::PgPool;
+use tasuki::Clock;
+use tasuki_service::auth::credentials::{Credentials, NewCredential, ScopeName};
+use tasuki_service::auth::tokens::{KeyRing, jwks_routes};
+use tasuki_shop::verify::Reconciler;
+use tasuki_testkit::eventually_within;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::RwLock;
+use tokio::task::JoinSet;
+
+use super::{Node, Platform};
+use crate::site::stretched;
+
+/// How payments go.
+const METHODS: [&str; 7] = [
+    "card",
+    "test-decline",
+    "card",
+    "test-late",
+    "test-timeout",
+    "test-duplicate",
+    "test-late-gone",
+];
+const FLOWS: [&str; 2] = ["orchestrated", "choreographed"];
+/// SKUs, and pieces of each: fewer than are wanted.
+const SKUS: usize = 5;
+/// How long everything may take to come to rest.
+const REST: Duration = Duration::from_secs(120);
+
+/// Entitlement, the shop's servers, and somebody who buys.
+struct Market {
+    platform: Platform,
+    _entitlement: Node,
+    overflow: PgPool,
+    key: String,
+    client: reqwest::Client,
+    /// Where to ask.
+    shops: RwLock<Vec<String>>,
+    taken: AtomicUsize,
+    _keys: TempDir,
+    _serving: JoinSet<()>,
+}
+
+impl Market {
+    async fn open(name: &str, pieces: i64) -> Self {
+        let (keys, clock) = (tempfile::tempdir().unwrap(), Clock::system());
+        KeyRing::open_or_create(keys.path(), "entitlement", &clock).unwrap();
+        KeyRing::open_or_create(keys.path(), "notification", &clock).unwrap();
+        let ring = KeyRing::open_or_create(keys.path(), "shop", &clock).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let issuer = format!("http://{}", listener.local_addr().unwrap());
+        let mut serving = JoinSet::new();
+        let routes = jwks_routes(ring);
+        serving.spawn(async move { axum::serve(listener, routes).await.unwrap() });
+        let key_dir = keys.path().display().to_string();
+        let scopes = tasuki_shop::NEEDED_SCOPES.join(",");
+        let settings = [
+            ("TASUKI_AUTH__KEY_DIR", key_dir.as_str()),
+            ("TASUKI_AUTH__ISSUERS__SHOP", &issuer),
+            ("TASUKI_AUTH__CALLERS__SHOP", &scopes),
+            ("TASUKI_SHOP__OUTBOX__LEASE", "2s"),
+            ("TASUKI_SHOP__NATS__ACK_WAIT", "2s"),
+            ("TASUKI_SHOP__PAYMENT__TIMEOUT", "1s"),
+            ("TASUKI_SHOP__PAYMENT__MAX_ATTEMPTS", "2"),
+            ("TASUKI_SHOP__PAYMENT__UNDO_ATTEMPTS", "1000"),
+            ("TASUKI_SHOP__PAYMENT__BACKOFF_BASE", "20ms"),
+            ("TASUKI_SHOP__PAYMENT__BACKOFF_MAX", "500ms"),
+        ];
+        let mut platform = Platform::with(name, &settings).await;
+        let entitlement = platform.node("entitlement").await;
+        let url = format!("http://{}", entitlement.api.unwrap());
+        platform
+            .stack
+            .postgres
+            .ensure_database("overflow")
+            .await
+            .unwrap();
+        let overflow = platform.stack.postgres.url("overflow");
+        for (name, value) in [
+            ("TASUKI_SHOP__ENTITLEMENT__URL", url),
+            ("TASUKI_SHOP__WAREHOUSE__URL", overflow.clone()),
+        ] {
+            platform.settings.push((name.to_owned(), value));
+        }
+        // Whoever comes first migrates.
+        let first = platform.node("shop").await;
+        let market = Self {
+            overflow: PgPool::connect_lazy(&overflow).unwrap(),
+            key: credential(&platform.pool).await,
+            client: reqwest::Client::new(),
+            shops: RwLock::default(),
+            taken: AtomicUsize::new(0),
+            platform,
+            _entitlement: entitlement,
+            _keys: keys,
+            _serving: serving,
+        };
+        market.knows(&[&first]).await;
+        for number in 0..SKUS {
+            market.sell(&format!("sku-{number}"), pieces).await;
+        }
+        first.stop().await;
+        market
+    }
+
+    async fn knows(&self, nodes: &[&Node]) {
+        let addresses = nodes.iter().filter_map(|node| node.api);
+        let addresses = addresses.map(|api| format!("http://{api}"));
+        *self.shops.write().await = addresses.collect();
+    }
+
+    /// Asks whoever serves, until there is a decision.
+    async fn ask(&self, path: &str, key: &str, body: &Value) -> Value {
+        eventually_within(REST, "there is a decision", async || {
+            let shops = self.shops.read().await.clone();
+            let shop = fastrand::choice(&shops)?;
+            let request = self
+                .client
+                .post(format!("{shop}{path}"))
+                .bearer_auth(&self.key)
+                .header("Idempotency-Key", key)
+                .timeout(Duration::from_secs(10))
+                .json(body);
+            let answer = request.send().await.ok()?;
+            let is_decided = matches!(
+                answer.status(),
+                StatusCode::OK | StatusCode::ACCEPTED | StatusCode::CONFLICT
+            );
+            let body: Value = answer.json().await.ok()?;
+            let is_busy = body["code"] == "IDEMPOTENCY_KEY_IN_PROGRESS";
+            (is_decided && !is_busy).then_some(body)
+        })
+        .await
+    }
+
+    async fn sell(&self, sku: &str, pieces: i64) {
+        let shops = self.shops.read().await.clone();
+        let put = self
+            .client
+            .put(format!("{}/v1/products/{sku}", shops[0]))
+            .bearer_auth(&self.key)
+            .json(&json!({ "price": 100, "currency": "EUR" }));
+        assert_eq!(put.send().await.unwrap().status(), 200);
+        let body = json!({ "stock_keeping_unit": sku, "quantity": pieces });
+        self.ask("/v1/stock/receipts", sku, &body).await;
+    }
+
+    /// Buys one or two SKUs, as the number says; now and then wants it undone; now and then moves
+    /// goods.
+    async fn buy(&self, number: usize) {
+        let sku = |at: usize| format!("sku-{}", at % SKUS);
+        let items = (0..=number % 2)
+            .map(|more| json!({ "stock_keeping_unit": sku(number + more), "quantity": 1 }));
+        let body = json!({
+            "user_id": format!("u{}", number % 40),
+            "items": items.collect::<Vec<_>>(),
+            "payment_method": METHODS[number % METHODS.len()],
+            "flow": FLOWS[(number / 2) % 2],
+        });
+        let taken = self.ask("/v1/orders", &format!("o{number}"), &body).await;
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        let order = taken["order_id"].as_str().unwrap();
+        if number.is_multiple_of(11) {
+            let path = format!("/v1/orders/{order}:cancel");
+            self.ask(&path, "unused", &json!({})).await;
+        }
+        if number.is_multiple_of(5) {
+            let ways = [("main", "overflow"), ("overflow", "main")];
+            let (from, to) = ways[(number / 5) % 2];
+            let body = json!({
+                "stock_keeping_unit": sku(number), "quantity": 1, "from": from, "to": to,
+            });
+            self.ask("/v1/stock/transfers", &format!("t{number}"), &body)
+                .await;
+        }
+    }
+
+    /// Buys `orders` things, a few at a time.
+    async fn rush(&self, orders: usize) {
+        let next = AtomicUsize::new(0);
+        let buyers = (0..8).map(async |_| {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= orders {
+                    return;
+                }
+                self.buy(number).await;
+            }
+        });
+        join_all(buyers).await;
+    }
+
+    async fn until_taken(&self, wanted: usize) {
+        eventually_within(REST, "orders are taken", async || {
+            (self.taken.load(Ordering::Relaxed) >= wanted).then_some(())
+        })
+        .await;
+    }
+
+    async fn count(&self, sql: &'static str) -> i64 {
+        let counted = sqlx::query_scalar(sql).fetch_one(&self.platform.pool).await;
+        counted.unwrap()
+    }
+
+    /// Everything that must hold when it is quiet again.
+    async fn keeps_its_promises(&self, orders: usize, pieces: i64) {
+        let taken = "SELECT count(*) FROM shop.orders";
+        assert_eq!(self.count(taken).await, i64::try_from(orders).unwrap());
+        eventually_within(REST, "every order has ended", async || {
+            let open = self.count(
+                "SELECT count(*) FROM shop.orders WHERE state NOT IN ('COMPLETED', 'COMPENSATED')",
+            );
+            (open.await == 0).then_some(())
+        })
+        .await;
+        eventually_within(REST, "nothing is prepared", async || {
+            let prepared = self.count("SELECT count(*) FROM pg_prepared_xacts").await;
+            (prepared == 0).then_some(())
+        })
+        .await;
+        let seen = Reconciler::new(self.platform.pool.clone())
+            .look()
+            .await
+            .unwrap();
+        assert_eq!(seen.total, 0, "{seen:?}");
+        for twice in [
+            // Each step of each order had its effect once.
+            "SELECT count(*) FROM (
+                SELECT FROM entitlement.entitlement_audit
+                GROUP BY source_id, stock_keeping_unit, action HAVING count(*) > 1
+             ) AS twice",
+            "SELECT count(*) FROM (
+                SELECT FROM shop.stock_moves WHERE kind = 'SALE'
+                GROUP BY cause, stock_keeping_unit HAVING count(*) > 1
+             ) AS twice",
+            // Who owns something has paid for it.
+            "SELECT count(*) FROM entitlement.entitlements AS held
+             LEFT JOIN shop.orders AS orders ON orders.order_id::text = held.source_id
+             WHERE held.status = 'ACTIVE' AND orders.state IS DISTINCT FROM 'COMPLETED'",
+        ] {
+            assert_eq!(self.count(twice).await, 0, "{twice}");
+        }
+        let there: i64 =
+            sqlx::query_scalar("SELECT coalesce(sum(on_hand), 0)::bigint FROM shop.stock")
+                .fetch_one(&self.overflow)
+                .await
+                .unwrap();
+        let here = self
+            .count("SELECT sum(on_hand)::bigint FROM shop.stock")
+            .await;
+        let sold = self
+            .count("SELECT coalesce(-sum(quantity), 0)::bigint FROM shop.stock_moves WHERE kind = 'SALE'")
+            .await;
+        let received = pieces * i64::try_from(SKUS).unwrap();
+        assert_eq!(
+            here + there + sold,
+            received,
+            "{here} here, {there} there, {sold} sold"
+        );
+        assert!(sold > 0);
+    }
+}
+
+async fn credential(pool: &PgPool) -> String {
+    let scopes = tasuki_shop::SCOPES.iter();
+    let scopes: Vec<ScopeName> = scopes.map(|it| it.parse().unwrap()).collect();
+    let wanted = NewCredential::api_key("faults", scopes).unwrap();
+    let schema = tasuki::Schema::new("shop").unwrap();
+    let mut connection = pool.acquire().await.unwrap();
+    let made = Credentials::new(&schema)
+        .create(&mut connection, &Clock::system(), &wanted)
+        .await
+        .unwrap();
+    made.expose().to_owned()
+}
+
+#[tokio::test]
+async fn killed_shops_end_every_order_and_money_and_goods_match() {
+    let orders = stretched(120, 1000);
+    let pieces = i64::try_from(orders / 20).unwrap();
+    let market = Market::open("shop-kills", pieces).await;
+    let mut nodes = [
+        market.platform.node("shop").await,
+        market.platform.node("shop").await,
+    ];
+    market.knows(&[&nodes[0], &nodes[1]]).await;
+    let kills = async {
+        for round in 0..stretched(4, 20) {
+            market
+                .until_taken((round + 1) * orders / stretched(6, 24))
+                .await;
+            nodes[round % 2].replace(&market.platform).await;
+            market.knows(&[&nodes[0], &nodes[1]]).await;
+        }
+    };
+    tokio::join!(market.rush(orders), kills);
+    market.keeps_its_promises(orders, pieces).await;
+}
+
+/// Between two durable effects of an order or a transfer, in the order of the way.
+const POINTS: [&str; 18] = [
+    "shop.order_taken",
+    "saga.claimed",
+    "saga.begun",
+    "shop.provider_charged",
+    "shop.charge_answered",
+    "shop.before_commit",
+    "shop.committed",
+    "saga.called",
+    "saga.written",
+    "shop.granted_one",
+    "shop.revoked_one",
+    "shop.provider_refunded",
+    "shop.refund_answered",
+    "choreography.before_commit",
+    "choreography.committed",
+    "twopc.preparing",
+    "twopc.prepared",
+    "twopc.decided",
+];
+
+#[tokio::test]
+async fn a_shop_that_dies_at_any_point_of_an_order_is_made_good_by_another() {
+    const ORDERS: usize = 400;
+    let pieces = i64::try_from(ORDERS / 20).unwrap();
+    let market = Market::open("shop-crash", pieces).await;
+    let steady = market.platform.node("shop").await;
+    market.knows(&[&steady]).await;
+    let deaths = async {
+        for point in POINTS {
+            let mut doomed = market.platform.doomed("shop", point, 2).await;
+            market.knows(&[&steady, &doomed]).await;
+            doomed.is_killed().await;
+            market.knows(&[&steady]).await;
+        }
+    };
+    // For as long as it takes: whoever is to die needs something to die of.
+    let mut bought = 0;
+    let mut deaths = std::pin::pin!(deaths);
+    loop {
+        let batch = bought..bought + 40;
+        bought += 40;
+        let buying = join_all(batch.map(|number| market.buy(number)));
+        let mut buying = std::pin::pin!(buying);
+        tokio::select! {
+            () = &mut deaths => {
+                buying.await;
+                break;
+            }
+            _ = &mut buying => assert!(bought < 100 * ORDERS, "nobody dies any more"),
+        }
+    }
+    market.keeps_its_promises(bought, pieces).await;
+}
