@@ -338,11 +338,11 @@ impl Shop {
     /// Looks until the saga has come to `state`.
     async fn until(&self, saga: SagaId, state: &str) -> Result<(), BoxError> {
         let mut connection = self.pool.acquire().await?;
-        while !self
+        while self
             .sagas
             .get(&mut connection, saga)
             .await?
-            .is_some_and(|view| view.state.as_str() == state)
+            .is_none_or(|view| view.state.as_str() != state)
         {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

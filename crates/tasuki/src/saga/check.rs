@@ -27,7 +27,8 @@ use serde::de::DeserializeOwned;
 use sqlx::PgPool;
 
 use super::define::{Definition, Kind, Role, Shape};
-use super::engine::{Engine, Settings};
+use super::engine::Engine;
+use super::settings::Settings;
 use super::fault::{Faults, What};
 use super::registry::Registry;
 use super::step::Phase;
@@ -183,7 +184,10 @@ impl Check {
             faults.add(step, *phase, *what);
         }
         let (engine, supervisor) = self.process(definition, faults.clone())?;
-        let id = engine.begin(definition, input).await?;
+        // Not by the engine, which would begin it and do its first step as one.
+        let mut connection = self.pool.acquire().await.map_err(Error::Store)?;
+        let id = self.sagas.start(&mut connection, definition, input).await?;
+        drop(connection);
         let ended = if case.dies {
             while faults.left() > 0 && !self.has_ended(id).await? {
                 tokio::time::sleep(LOOK).await;

@@ -14,7 +14,6 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sqlx::PgPool;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
@@ -23,19 +22,19 @@ use uuid::Uuid;
 
 use super::define::Definition;
 use super::drive::{Left, Live};
-use super::fault::Faults;
 use super::journal::{Journal, Trouble, Writer};
 use super::json::Json;
 use super::registry::Registry;
+use super::settings::Settings;
 use super::store::{Birth, Place};
 use super::story::{Millis, Story};
 use super::view::Ended;
 use super::work::{Claimer, Keeper};
 use super::{Error, Invalid, SagaId, Sagas};
 use crate::batch::{Batcher, Options};
-use crate::lease::{Fence, OwnPool, Owner, Presence, Route};
+use crate::lease::{Fence, OwnPool, Presence, Route};
 use crate::worker::{Supervisor, Wake, panic_message};
-use crate::{Clock, uuid_v7};
+use crate::uuid_v7;
 
 /// Connections of the journal, and for what must not wait for it.
 const CONNECTIONS: u32 = 8;
@@ -47,97 +46,6 @@ const QUEUE: usize = 1 << 16;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often somebody who waits for a saga looks whether it ended elsewhere.
 const LOOK: Duration = Duration::from_millis(500);
-
-/// How an [`Engine`] works.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    pub(super) name: String,
-    pub(super) pool: PgPool,
-    pub(super) route: Route,
-    pub(super) owner: Owner,
-    pub(super) clock: Clock,
-    pub(super) lease: Duration,
-    pub(super) poll: Duration,
-    pub(super) slots: usize,
-    pub(super) batches: usize,
-    pub(super) faults: Faults,
-}
-
-impl Settings {
-    /// Works on `pool`, over connections of its own. `name` (`<service>.<noun>`) names its workers.
-    #[must_use]
-    pub fn new(name: &str, pool: PgPool) -> Self {
-        Self {
-            name: name.to_owned(),
-            pool,
-            route: Route::Direct,
-            owner: Owner::here(),
-            clock: Clock::system(),
-            lease: Duration::from_secs(20),
-            poll: Duration::from_millis(200),
-            slots: 2000,
-            batches: 1,
-            faults: Faults::default(),
-        }
-    }
-
-    /// How the pool reaches PostgreSQL. Behind a pooler the death of a process is not noticed before
-    /// its leases expire.
-    #[must_use]
-    pub fn route(mut self, route: Route) -> Self {
-        self.route = route;
-        self
-    }
-
-    /// The name that claims carry.
-    #[must_use]
-    pub fn owner(mut self, owner: Owner) -> Self {
-        self.owner = owner;
-        self
-    }
-
-    /// Where ids and the times in stories come from. Due times and leases are the database's.
-    #[must_use]
-    pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
-        self
-    }
-
-    /// How long a claim holds without a renewal.
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease.max(Duration::from_millis(100));
-        self
-    }
-
-    /// How often it looks for sagas that are due.
-    #[must_use]
-    pub fn poll(mut self, poll: Duration) -> Self {
-        self.poll = poll;
-        self
-    }
-
-    /// How many sagas it has in hand at most. What is begun beyond waits in the database.
-    #[must_use]
-    pub fn slots(mut self, sagas: usize) -> Self {
-        self.slots = sagas.max(1);
-        self
-    }
-
-    /// What goes wrong, for a check.
-    #[cfg(feature = "testing")]
-    pub(super) fn faults(mut self, faults: Faults) -> Self {
-        self.faults = faults;
-        self
-    }
-
-    /// How many shared transactions run at once.
-    #[must_use]
-    pub fn batches(mut self, batches: usize) -> Self {
-        self.batches = batches.max(1);
-        self
-    }
-}
 
 /// Begins and runs sagas. Clones are the same engine.
 #[derive(Clone)]

@@ -73,14 +73,14 @@ pub(super) struct Entry {
     pub(super) state: Progress,
     #[serde(
         default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "something"
     )]
     pub(super) input: Option<Json>,
     #[serde(
         default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "something"
     )]
     pub(super) output: Option<Json>,
     /// What went wrong last.
@@ -199,11 +199,6 @@ impl Story {
     }
 }
 
-/// Nothing, `()`, is written as `null`, and it is something that was given all the same.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
-    Json::deserialize(deserializer).map(Some)
-}
-
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
 fn is_zero(number: &u32) -> bool {
     *number == 0
@@ -214,30 +209,38 @@ fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
+/// A `null` that is there is an output, too: that of a step which gives nothing.
+fn something<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(deserializer).map(Some)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_step_that_gives_nothing_has_given_it_when_the_story_is_read_back() {
-        let nothing = Json::of(&()).unwrap();
-        let entry = Entry {
-            name: "reserve".to_owned(),
+    fn nothing_that_was_given_is_told_from_what_was_not_given() {
+        let mut story = Story::new(Json::of(&()).unwrap());
+        story.steps.push(Entry {
+            name: "a".to_owned(),
             state: Progress::Done,
-            input: Some(nothing.clone()),
-            output: Some(nothing),
+            input: Some(Json::of(&()).unwrap()),
+            output: Some(Json::of(&()).unwrap()),
             error: None,
             tries: 0,
             undo_tries: 0,
             unsure: false,
             begun_at: Millis(1),
             ended_at: None,
-        };
-        let written = serde_json::to_string(&entry).unwrap();
-        let read: Entry = serde_json::from_str(&written).unwrap();
-        assert_eq!(read, entry);
-        let begun = serde_json::json!({ "name": "reserve", "state": "begun", "begun_at": 1 });
-        let read: Entry = serde_json::from_str(&begun.to_string()).unwrap();
-        assert_eq!((read.input, read.output), (None, None));
+        });
+        story.steps.push(Entry {
+            input: None,
+            output: None,
+            ..story.steps[0].clone()
+        });
+        let stored = serde_json::to_string(&story).unwrap();
+        let read: Story = serde_json::from_str(&stored).unwrap();
+        assert_eq!(read, story);
+        assert!(read.steps[0].output.is_some() && read.steps[1].output.is_none());
     }
 }

@@ -207,7 +207,7 @@ pub(super) fn library_partitioned() -> [Partitioned; 6] {
 }
 
 /// The library's own tables that are swept by row.
-pub(super) fn library_expiring() -> [Expiring; 4] {
+pub(super) fn library_expiring() -> [Expiring; 5] {
     [
         Expiring::new("idempotency_keys", "expires_at"),
         Expiring::new("job_uniques", "unique_until"),
