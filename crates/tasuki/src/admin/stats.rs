@@ -39,10 +39,11 @@ pub struct OutboxStats {
     /// The sequence number of the newest event: grows with every event that anybody tried to
     /// enqueue, and is not read from the rows.
     pub enqueued: u64,
-    /// When the newest event that is still known was enqueued.
+    /// When the newest event was enqueued: of those that wait, and of the last hundred that each
+    /// stream took.
     pub enqueued_last_at: Option<OffsetDateTime>,
-    /// When something was last published; at least as late as this. Read from the end of the
-    /// newest partitions.
+    /// When something was last published: the latest of the last hundred that each stream took,
+    /// in the newest partitions.
     pub published_last_at: Option<OffsetDateTime>,
 }
 

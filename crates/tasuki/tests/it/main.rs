@@ -19,6 +19,7 @@ mod idempotency_layer;
 mod idempotency_set;
 mod inbox;
 mod jobs;
+mod last_published;
 mod lease;
 mod migrate;
 mod outbox;

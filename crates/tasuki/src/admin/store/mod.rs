@@ -16,10 +16,6 @@ use super::{
 };
 use crate::Schema;
 
-/// Pages at the end of a partition in which its newest rows are looked for. Writers that work
-/// side by side fill pages of their own.
-const LAST_PAGES: i64 = 32;
-
 /// The statements of one schema.
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -116,23 +112,21 @@ impl Statements {
     }
 
     /// When the newest published events were enqueued and published. No index is kept for this:
-    /// rows are only ever added at the end of a partition, so the end is where to look.
+    /// the one by position in a stream, which reconciliation needs, leads to them as well.
     async fn last_published(
         &self,
         connection: &mut PgConnection,
     ) -> sqlx::Result<(Option<OffsetDateTime>, Option<OffsetDateTime>)> {
-        let partitions = sqlx::query(AssertSqlSafe(self.newest_partitions.as_str()))
+        let newest_partitions = AssertSqlSafe(self.newest_partitions.as_str());
+        let partitions: Vec<String> = sqlx::query_scalar(newest_partitions)
             .fetch_all(&mut *connection)
             .await?;
         let mut newest = (None, None);
-        for partition in &partitions {
-            let name: String = partition.try_get("name")?;
-            let pages: i64 = partition.try_get("pages")?;
+        for name in &partitions {
             // Safe: PostgreSQL has quoted the name.
-            let last = AssertSqlSafe(sql::LAST_PUBLISHED.replace("{partition}", &name));
+            let last = AssertSqlSafe(sql::LAST_PUBLISHED.replace("{partition}", name));
             let row = sqlx::query(last)
                 .persistent(false)
-                .bind(format!("({},0)", (pages - LAST_PAGES).max(0)))
                 .fetch_one(&mut *connection)
                 .await?;
             newest.0 = row.try_get("created_at").map(|at| newest.0.max(at))?;

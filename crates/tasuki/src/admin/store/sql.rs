@@ -78,7 +78,7 @@ pub(super) const NEWEST_PARTITIONS: &str = "
 WITH filled AS (
     SELECT
         format('%I.%I', n.nspname, c.relname) AS name,
-        pg_relation_size(c.oid) / current_setting('block_size')::bigint AS pages,
+        pg_relation_size(c.oid) AS bytes,
         pg_get_expr(c.relpartbound, c.oid) AS bounds
     FROM pg_inherits AS i
     INNER JOIN pg_class AS c ON c.oid = i.inhrelid
@@ -87,19 +87,44 @@ WITH filled AS (
 )
 
 (
-    SELECT name, pages FROM filled
-    WHERE pages > 0 AND bounds <> 'DEFAULT'
+    SELECT name FROM filled
+    WHERE bytes > 0 AND bounds <> 'DEFAULT'
     ORDER BY bounds DESC
     LIMIT 2
 )
 UNION ALL
-SELECT name, pages FROM filled
-WHERE pages > 0 AND bounds = 'DEFAULT'";
+SELECT name FROM filled
+WHERE bytes > 0 AND bounds = 'DEFAULT'";
 
+/// From stream to stream by the index, and from the end of each: the broker numbers what it takes,
+/// so what was published last has the highest numbers. Where a row is on disk says nothing, new ones
+/// fill whatever room is left.
 pub(super) const LAST_PUBLISHED: &str = "
-SELECT max(created_at) AS created_at, max(published_at) AS published_at
-FROM {partition}
-WHERE ctid >= $1::text::tid";
+WITH RECURSIVE streams AS (
+    (
+        SELECT stream, stream_created_at FROM {partition}
+        ORDER BY stream DESC, stream_created_at DESC
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT n.stream, n.stream_created_at
+    FROM streams AS s
+    CROSS JOIN LATERAL (
+        SELECT t.stream, t.stream_created_at FROM {partition} AS t
+        WHERE (t.stream, t.stream_created_at) < (s.stream, s.stream_created_at)
+        ORDER BY t.stream DESC, t.stream_created_at DESC
+        LIMIT 1
+    ) AS n
+)
+
+SELECT max(l.created_at) AS created_at, max(l.published_at) AS published_at
+FROM (SELECT stream, stream_created_at FROM streams LIMIT 200) AS s
+CROSS JOIN LATERAL (
+    SELECT t.created_at, t.published_at FROM {partition} AS t
+    WHERE t.stream = s.stream AND t.stream_created_at = s.stream_created_at
+    ORDER BY t.stream_seq DESC
+    LIMIT 100
+) AS l";
 
 /// From queue to queue by the index. A statement of its own: PostgreSQL expects a hundred rows
 /// of it, and would compile a statement that does so much for each of a hundred queues, which
