@@ -164,7 +164,7 @@ async fn around(
 
 /// Runs the handler within its time, turns panics into 500, and gives every error its body.
 async fn guarded(envelope: &Envelope, request: Request, next: Next) -> Response {
-    if let Err(error) = admissible(&request) {
+    if let Err(error) = admissible(&request, envelope.settings.max_head.bytes()) {
         return error.into_response();
     }
     let handled = AssertUnwindSafe(next.run(request)).catch_unwind();
@@ -192,9 +192,9 @@ async fn guarded(envelope: &Envelope, request: Request, next: Next) -> Response 
     error.replacing(response.headers())
 }
 
-/// What no handler should have to think of: exactly one host, a path and query of sane length
-/// without NUL.
-fn admissible(request: &Request) -> Result<(), ApiError> {
+/// What no handler should have to think of: a head within its limit, exactly one host, a path and
+/// query of sane length without NUL.
+fn admissible(request: &Request, max_head: usize) -> Result<(), ApiError> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let well = match (hosts.next(), hosts.next()) {
         (None, _) => request.version() < Version::HTTP_11,
@@ -211,11 +211,25 @@ fn admissible(request: &Request) -> Result<(), ApiError> {
     if length > URI_MAX {
         return Err(ApiError::of_status(StatusCode::URI_TOO_LONG));
     }
+    // hyper stops only when its buffer is full, which may be some reads later.
+    if head_of(request) > max_head {
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return Err(ApiError::of_status(status));
+    }
     let has_nul = |text: &str| text.contains("%00");
     if has_nul(uri.path()) || uri.query().is_some_and(has_nul) {
         return Err(ApiError::bad_request("the path must not hold %00"));
     }
     Ok(())
+}
+
+/// How long the request line and the headers were, as they are usually written.
+fn head_of(request: &Request) -> usize {
+    let uri = request.uri().path_and_query();
+    let line = request.method().as_str().len() + uri.map_or(1, |uri| uri.as_str().len());
+    let headers = request.headers().iter();
+    let headers = headers.map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len());
+    line + "  HTTP/1.1\r\n\r\n".len() + headers.sum::<usize>()
 }
 
 /// The caller's id for this request if it is fit for a log line, else a new one.

@@ -109,6 +109,7 @@ fn kinds() -> Vec<(&'static str, Vec<u8>, u16, &'static str)> {
         ("an unknown transfer coding", b"POST /v1/echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: odd\r\n\r\n".to_vec(), 400, "BAD_REQUEST"),
         ("too many headers", format!("GET /livez HTTP/1.1\r\nhost: x\r\n{many_headers}\r\n").into_bytes(), 431, "HEADERS_TOO_LARGE"),
         ("headers too large", format!("GET /livez HTTP/1.1\r\nhost: x\r\nx: {large_header}\r\n\r\n").into_bytes(), 431, "HEADERS_TOO_LARGE"),
+        ("headers a little too large", format!("GET /livez HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "a".repeat(33 * 1024)).into_bytes(), 431, "HEADERS_TOO_LARGE"),
         ("a request line too long", get(&format!("/{}", "a".repeat(9_000))), 414, "URI_TOO_LONG"),
     ]
 }
