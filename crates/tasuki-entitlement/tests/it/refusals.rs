@@ -30,7 +30,7 @@ fn wrong() -> Vec<(Value, String)> {
         ),
         (
             with("quantity", Some(json!("3"))),
-            "quantity is invalid".to_owned(),
+            "quantity must be a whole number".to_owned(),
         ),
         (
             with("expires_at", Some(json!("soon"))),
@@ -40,7 +40,10 @@ fn wrong() -> Vec<(Value, String)> {
             with("expires_at", Some(json!("2001-01-01T00:00:00Z"))),
             "expires_at must be in the future".to_owned(),
         ),
-        (json!([]), "request body is invalid".to_owned()),
+        (
+            json!(["u", "sword", "purchase", "order-1", null, null]),
+            "request body must be a JSON object".to_owned(),
+        ),
     ];
     for field in ["user_id", "stock_keeping_unit", "reason", "purchase_id"] {
         cases.extend([
@@ -59,9 +62,9 @@ fn wrong() -> Vec<(Value, String)> {
             ),
             (
                 with(field, Some(json!("a\0b"))),
-                r"must not hold \u0000".to_owned(),
+                format!(r"{field} must not hold \u0000"),
             ),
-            (with(field, Some(json!(5))), format!("{field} is invalid")),
+            (with(field, Some(json!(5))), format!("{field} must be text")),
         ]);
     }
     cases

@@ -1,21 +1,24 @@
-//! Extractors that refuse bad input with one clear sentence.
+//! Extractors that refuse bad input with one clear sentence that names the field, in the words of
+//! whoever wrote the request: no type of ours, no text of a framework.
 //!
 //! What PostgreSQL could not store (NUL in text) ends here too: it would otherwise come back
 //! as an error of ours.
 
+use axum::extract::path::ErrorKind;
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::envelope::Limits;
 use super::error::ApiError;
+use super::shape::{NUL, OBJECT, Shaped};
 
 /// A JSON body, in requests and answers.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +38,13 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         if !is_json(request.headers()) {
             return Err(ApiError::of_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+        }
+        if is_encoded(request.headers()) {
+            return Err(ApiError::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                tasuki_contract::error::UNSUPPORTED_MEDIA_TYPE,
+                "the body must not have a Content-Encoding",
+            ));
         }
         let limits = request.extensions().get::<Limits>().cloned();
         let limits = limits.unwrap_or_default();
@@ -72,7 +82,12 @@ where
         match axum::extract::Path::from_request_parts(parts, state).await {
             Ok(axum::extract::Path(value)) => Ok(Self(value)),
             Err(PathRejection::FailedToDeserializePathParams(error)) => {
-                Err(ApiError::bad_request(error.body_text()))
+                let params = RawPathParams::from_request_parts(parts, state).await;
+                let names: Vec<String> = params.map_or_else(
+                    |_rejection| Vec::new(),
+                    |params| params.iter().map(|(name, _)| name.to_owned()).collect(),
+                );
+                Err(ApiError::bad_request(of_path(error.kind(), &names)))
             }
             Err(other) => Err(ApiError::of_status(other.status())),
         }
@@ -90,10 +105,48 @@ where
         match axum::extract::Query::from_request_parts(parts, state).await {
             Ok(axum::extract::Query(value)) => Ok(Self(value)),
             Err(QueryRejection::FailedToDeserializeQueryString(error)) => {
-                Err(ApiError::bad_request(error.body_text()))
+                Err(ApiError::bad_request(of_query(&error.body_text())))
             }
             Err(other) => Err(ApiError::of_status(other.status())),
         }
+    }
+}
+
+/// What is wrong with a parameter of the path; `names` are those of all of them.
+fn of_path(kind: &ErrorKind, names: &[String]) -> String {
+    let (name, expected) = match kind {
+        ErrorKind::DeserializeError { key, message, .. } => return told(key, &in_words(message)),
+        ErrorKind::InvalidUtf8InPathParam { key } => return told(key, "is not UTF-8"),
+        ErrorKind::ParseErrorAtKey {
+            key, expected_type, ..
+        } => (Some(key), expected_type),
+        ErrorKind::ParseErrorAtIndex {
+            index,
+            expected_type,
+            ..
+        } => (names.get(*index), expected_type),
+        ErrorKind::ParseError { expected_type, .. } => (names.first(), expected_type),
+        _ => return "the path is invalid".to_owned(),
+    };
+    let name = name.map_or("the path", String::as_str);
+    if is_number(expected) {
+        return told(name, "must be a whole number");
+    }
+    told(name, "is invalid")
+}
+
+/// What is wrong with the query, from the framework's `…: field: what serde says`.
+fn of_query(text: &str) -> String {
+    let text = text.split_once(": ").map_or(text, |(_, rest)| rest);
+    if let Some(field) = missing(text) {
+        return format!("{field} is required");
+    }
+    match text.split_once(": ") {
+        Some((field, what)) if !field.contains(' ') => match missing(what) {
+            Some(field) => format!("{field} is required"),
+            None => told(field, &in_words(what)),
+        },
+        _ => format!("the query is invalid: {text}"),
     }
 }
 
@@ -106,17 +159,18 @@ fn is_json(headers: &HeaderMap) -> bool {
     lower == "application/json" || (lower.starts_with("application/") && lower.ends_with("+json"))
 }
 
+fn is_encoded(headers: &HeaderMap) -> bool {
+    let plain = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
+    !headers.get_all(CONTENT_ENCODING).iter().all(plain)
+}
+
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return Err(ApiError::bad_request("request body is required"));
     }
-    if holds_nul(body) {
-        return Err(ApiError::bad_request(
-            "request body is invalid: text must not hold \\u0000",
-        ));
-    }
     let mut reader = serde_json::Deserializer::from_slice(body);
-    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+    let shaped = Shaped(&mut reader);
+    let value = serde_path_to_error::deserialize(shaped).map_err(|error| {
         let path = error.path().to_string();
         ApiError::bad_request(explain(&path, error.inner()))
     })?;
@@ -126,37 +180,67 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     Ok(value)
 }
 
-/// `user_id is required`; `items[0].quantity: invalid type: …`; `request body is invalid: …`.
+/// `user_id is required`; `items[0].quantity must be a whole number`; `request body is invalid: …`.
 fn explain(path: &str, error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" at line ").next().unwrap_or(&text);
+    if text == "number out of range" {
+        return told(path, "is out of range");
+    }
     if !error.is_data() {
         let (line, column) = (error.line(), error.column());
         return format!("request body is invalid: not JSON at line {line}, column {column}");
     }
-    let text = error.to_string();
-    let text = text.split(" at line ").next().unwrap_or(&text);
-    let missing = text
-        .strip_prefix("missing field `")
-        .and_then(|rest| rest.split('`').next());
-    match (missing, path) {
+    match (missing(text), path) {
         (Some(field), ".") => format!("{field} is required"),
         (Some(field), above) => format!("{above}.{field} is required"),
-        (None, ".") => format!("request body is invalid: {text}"),
-        (None, path) => format!("{path} is invalid: {text}"),
+        (None, path) => told(path, &in_words(text)),
     }
 }
 
-/// Whether a JSON text holds an escaped NUL (a raw one is not JSON).
-fn holds_nul(body: &[u8]) -> bool {
-    memchr::memmem::find_iter(body, br"\u0000").any(|at| {
-        let before = body.get(..at).unwrap_or_default();
-        let backslashes = before
-            .iter()
-            .rev()
-            .take_while(|byte| **byte == b'\\')
-            .count();
-        // An even number before this one: they escape each other, and this one escapes.
-        backslashes.is_multiple_of(2)
-    })
+fn told(path: &str, what: &str) -> String {
+    match path {
+        "." => format!("request body {what}"),
+        path => format!("{path} {what}"),
+    }
+}
+
+/// The field that serde misses.
+fn missing(text: &str) -> Option<&str> {
+    text.strip_prefix("missing field `")?.split('`').next()
+}
+
+/// What serde has to say about a value, without the names of Rust's types.
+fn in_words(text: &str) -> String {
+    if text == NUL {
+        return NUL.to_owned();
+    }
+    let wanted = text.rsplit_once(", expected ").map(|(_, wanted)| wanted);
+    let refused = text.strip_prefix("invalid type: ");
+    match (refused, wanted) {
+        (Some(_), Some(OBJECT)) => format!("must be {OBJECT}"),
+        (Some(_), Some(it)) if is_number(it) => "must be a whole number".to_owned(),
+        (Some(_), Some("f32" | "f64")) => "must be a number".to_owned(),
+        (Some(_), Some("a string" | "a borrowed string" | "str")) => "must be text".to_owned(),
+        (Some(_), Some("a boolean")) => "must be true or false".to_owned(),
+        (Some(_), Some("a sequence")) => "must be an array".to_owned(),
+        (None, Some(it)) if is_number(it) && text.starts_with("invalid value: integer") => {
+            "is out of range".to_owned()
+        }
+        _ if text.starts_with("invalid digit found in string")
+            || text.starts_with("cannot parse integer from empty string") =>
+        {
+            "must be a whole number".to_owned()
+        }
+        _ if text.starts_with("UUID parsing failed") => "must be a UUID".to_owned(),
+        _ if text.starts_with("number too ") => "is out of range".to_owned(),
+        _ => format!("is invalid: {text}"),
+    }
+}
+
+fn is_number(name: &str) -> bool {
+    let bits = name.strip_prefix(['i', 'u']);
+    bits.is_some_and(|bits| matches!(bits, "8" | "16" | "32" | "64" | "size"))
 }
 
 #[cfg(test)]
@@ -193,7 +277,7 @@ mod tests {
             ("{}", "user_id is required"),
             (
                 r#"{"user_id":"a","items":[{"quantity":"x"}]}"#,
-                r#"items[0].quantity is invalid: invalid type: string "x", expected u32"#,
+                "items[0].quantity must be a whole number",
             ),
             (
                 r#"{"user_id":"a","items":[{}]}"#,
@@ -207,9 +291,27 @@ mod tests {
                 r#"{"user_id":"a"} x"#,
                 "request body is invalid: not JSON at line 1, column 17",
             ),
+            (r#"{"user_id":"a\u0000b"}"#, r"user_id must not hold \u0000"),
+            ("[]", "request body must be a JSON object"),
+            (r#"["a"]"#, "request body must be a JSON object"),
+            ("7", "request body must be a JSON object"),
             (
-                r#"{"user_id":"a\u0000b"}"#,
-                r"request body is invalid: text must not hold \u0000",
+                r#"{"user_id":"a","items":[[1]]}"#,
+                "items[0] must be a JSON object",
+            ),
+            (r#"{"user_id":7}"#, "user_id must be text"),
+            (r#"{"user_id":"a","items":{}}"#, "items must be an array"),
+            (
+                r#"{"user_id":"a","items":[{"quantity":-1}]}"#,
+                "items[0].quantity is out of range",
+            ),
+            (
+                r#"{"user_id":"a","items":[{"quantity":1.5}]}"#,
+                "items[0].quantity must be a whole number",
+            ),
+            (
+                r#"{"user_id":"a","items":[{"quantity":1e400}]}"#,
+                "items[0].quantity is out of range",
             ),
         ] {
             assert_eq!(message(body), expected, "{body}");
@@ -220,7 +322,8 @@ mod tests {
 
     #[test]
     fn an_escaped_backslash_before_u0000_is_not_a_nul() {
-        assert!(!holds_nul(br#"{"a":"\\u0000"}"#));
-        assert!(holds_nul(br#"{"a":"\\\u0000"}"#));
+        let order = |body: &str| parse::<Order>(body.as_bytes());
+        assert!(order(r#"{"user_id":"\\u0000"}"#).is_ok());
+        assert!(order(r#"{"user_id":"\\\u0000"}"#).is_err());
     }
 }

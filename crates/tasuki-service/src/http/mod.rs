@@ -15,6 +15,7 @@ mod extract;
 mod health;
 mod protocol;
 mod server;
+mod shape;
 
 pub use docs::described;
 pub use envelope::Envelope;
