@@ -2,16 +2,17 @@
 
 use std::process::ExitCode;
 
+use anyhow::bail;
 use serde_json::json;
 use tasuki_contract::timestamp;
-use tasuki_service::auth::credentials::{Credentials, NewCredential, Record, State};
+use tasuki_service::auth::credentials::{Credentials, NewCredential, Record, ScopeName, State};
 
 use crate::args::{Apikey, Source};
 use crate::output::{note, say, say_json, table};
 use crate::platform::{self, Name, Platform};
 
 pub(crate) async fn run(source: &Source, command: &Apikey, json: bool) -> anyhow::Result<ExitCode> {
-    let platform = Platform::read(&platform::configuration(source)?)?;
+    let platform = platform::of_running(source)?;
     match command {
         Apikey::Create { service, .. } => create(&platform, *service, command, json).await?,
         Apikey::List { service } => {
@@ -46,6 +47,7 @@ async fn create(
     else {
         return Ok(());
     };
+    check(service, scopes)?;
     let mut wanted = if *operator {
         NewCredential::operator(name)?
     } else {
@@ -64,6 +66,22 @@ async fn create(
     say(made.expose());
     note("keep it now: it is not shown again");
     Ok(())
+}
+
+/// Refuses a scope that the service never asks for: the key would be accepted, and allow nothing.
+fn check(service: Name, scopes: &[ScopeName]) -> anyhow::Result<()> {
+    let known = service.scopes();
+    let Some(unknown) = scopes.iter().find(|it| !known.contains(&it.as_str())) else {
+        return Ok(());
+    };
+    let (unknown, name) = (unknown.as_str(), service.as_str());
+    if known.is_empty() {
+        bail!("{name} has no scope {unknown:?}, nor any other: it answers operators (--operator)");
+    }
+    bail!(
+        "{name} has no scope {unknown:?}: its scopes are {}",
+        known.join(", ")
+    );
 }
 
 type Connection = sqlx::pool::PoolConnection<sqlx::Postgres>;

@@ -50,6 +50,15 @@ impl Name {
             Self::Shop => tasuki_shop::NAME,
         }
     }
+
+    /// What its API keys can be allowed to do.
+    pub(crate) const fn scopes(self) -> &'static [&'static str] {
+        match self {
+            Self::System => &[],
+            Self::Entitlement => &tasuki_entitlement::SCOPES,
+            Self::Notification => &tasuki_notification::SCOPES,
+        }
+    }
 }
 
 /// `[stack]`

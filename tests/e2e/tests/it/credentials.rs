@@ -13,10 +13,12 @@ use tasuki_testkit::eventually;
 
 use crate::support::{Up, World};
 
-/// `tasuki apikey <words…> --service system --json`.
+/// `tasuki apikey <words…> --service entitlement --json`.
 fn apikey(world: &World, words: &[&str]) -> Command {
     let mut command = world.joined(&["apikey"]);
-    command.args(words).args(["--service", "system", "--json"]);
+    command
+        .args(words)
+        .args(["--service", "entitlement", "--json"]);
     command
 }
 
@@ -24,10 +26,10 @@ fn apikey(world: &World, words: &[&str]) -> Command {
 async fn credentials_work_as_far_as_they_allow_until_they_are_revoked() {
     let world = World::new();
     let up = world.up().await;
-    let url = up.url("/v1/status");
+    let url = format!("{}/v1/users/u/entitlements", up.env.get("ENTITLEMENT_URL"));
     let create = ["create", "--name", "on-call", "--operator"];
     let operator = world.run(apikey(&world, &create)).await.json();
-    let create = ["create", "--name", "shop", "--scope", "system:read"];
+    let create = ["create", "--name", "shop", "--scope", "entitlement:grant"];
     let key = world.run(apikey(&world, &create)).await.json();
     let secret = |made: &Value| made["credential"].as_str().unwrap().to_owned();
     let (operator_token, key_secret) = (secret(&operator), secret(&key));
@@ -58,7 +60,7 @@ async fn credentials_work_as_far_as_they_allow_until_they_are_revoked() {
 
 async fn the_list_has_no_secrets(world: &World, credentials: &[&str]) {
     let json = world.run(apikey(world, &["list"])).await.ok();
-    let list = ["apikey", "list", "--service", "system"];
+    let list = ["apikey", "list", "--service", "entitlement"];
     let table = world.run(world.joined(&list)).await.ok();
     for listed in [&json, &table] {
         assert!(listed.contains("on-call") && listed.contains("shop"));
@@ -68,6 +70,30 @@ async fn the_list_has_no_secrets(world: &World, credentials: &[&str]) {
             assert!(secret.len() > 20, "{credential}");
             assert!(!listed.contains(secret), "{listed}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_scope_that_the_service_does_not_know_is_refused_with_those_that_it_knows() {
+    let world = World::new();
+    let known = "entitlement:grant, entitlement:revoke, entitlement:consume, entitlement:read";
+    for (service, scope, culprits) in [
+        (
+            "entitlement",
+            "entitlement:nonsense",
+            &["entitlement:nonsense", known][..],
+        ),
+        (
+            "entitlement",
+            "notification:read",
+            &["notification:read", known],
+        ),
+        ("system", "system:read", &["system:read", "--operator"]),
+    ] {
+        let create = ["apikey", "create", "--name", "shop", "--service", service];
+        let mut command = world.command(&create);
+        command.args(["--scope", scope]);
+        world.run(command).await.is_refused(1, culprits);
     }
 }
 
