@@ -270,13 +270,13 @@ pub(crate) enum Dlq {
 }
 
 /// Which dead letters are meant.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub(crate) struct Dead {
     /// Of this service only.
     #[arg(long)]
     pub(crate) service: Option<Name>,
-    /// Of this table only: `outbox_events`, `notifications_live`, or `broker` for messages that the
-    /// broker gave up.
+    /// Of this table only: `outbox_events`, `jobs`, `notifications_live`, or `broker` for messages
+    /// that the broker gave up.
     #[arg(long)]
     pub(crate) source: Option<String>,
     /// Of this type of event or kind of job only.

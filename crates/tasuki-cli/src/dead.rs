@@ -5,14 +5,16 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
-use tasuki::dlq::{Acted, Filter, Letter, LetterId, Letters, Page};
+use tasuki::dlq::{Acted, Filter, Letter, LetterId, Letters, Page, State};
 use tasuki_notification::{Aside, Redriven, SetAside};
 use tasuki_service::service::Tables;
+use time::OffsetDateTime;
 
 use crate::args::{Dead, Dlq, Source, Which};
 use crate::outbox::{actor, time};
 use crate::output::{say, say_json, table};
 use crate::platform::{self, Name, Platform};
+use crate::sum::Sum;
 
 /// How messages that the broker gave up are called as a source.
 const BROKER: &str = "broker";
@@ -20,9 +22,17 @@ const BROKER: &str = "broker";
 const MOST: u32 = 200;
 /// Entries of the broker's list that are read at a time.
 const PAGE: u32 = 1000;
+/// Letters that are looked up at a time.
+const CHUNK: usize = 1000;
+/// Why nothing was done about an id.
+const UNKNOWN: &str = "there is no such dead letter, or it was closed long ago";
+const STILL_OPEN: &str = "still open: it does not fit, or its row is not dead any more";
 
 pub(crate) async fn run(source: &Source, command: &Dlq, json: bool) -> anyhow::Result<ExitCode> {
     let platform = platform::of_running(source)?;
+    if let Dlq::List(dead) | Dlq::Redrive { dead, .. } | Dlq::Discard { dead, .. } = command {
+        check(&platform, dead)?;
+    }
     match command {
         Dlq::List(dead) => list(&platform, dead, json).await,
         Dlq::Show { id } => show(&platform, id, json).await,
@@ -33,6 +43,26 @@ pub(crate) async fn run(source: &Source, command: &Dlq, json: bool) -> anyhow::R
             reason,
         } => act(&platform, dead, which, Some(reason), json).await,
     }
+}
+
+/// Refuses a source that there is not: a list without it would say that nothing is dead.
+fn check(platform: &Platform, dead: &Dead) -> anyhow::Result<()> {
+    let Some(wanted) = &dead.source else {
+        return Ok(());
+    };
+    let mut known = vec![BROKER];
+    for name in Name::ALL {
+        if let Some((_, letters)) = platform.letters_of(name)? {
+            known.extend(letters.sources());
+        }
+    }
+    known.sort_unstable();
+    known.dedup();
+    if !known.contains(&wanted.as_str()) {
+        let known = known.join(", ");
+        bail!("there is no source of dead letters called {wanted:?}: it is one of {known}");
+    }
+    Ok(())
 }
 
 /// The services that are meant, with their letters.
@@ -126,7 +156,12 @@ async fn list(platform: &Platform, dead: &Dead, json: bool) -> anyhow::Result<Ex
         return Ok(ExitCode::SUCCESS);
     }
     if rows.is_empty() {
-        say("nothing is dead");
+        let all = Dead::default();
+        say(if *dead == all {
+            "nothing is dead"
+        } else {
+            "nothing that is dead fits"
+        });
         return Ok(ExitCode::SUCCESS);
     }
     let columns = [
@@ -231,13 +266,6 @@ async fn show_letter(platform: &Platform, id: LetterId) -> anyhow::Result<Option
     Ok(None)
 }
 
-/// What a redrive or a discard came to.
-#[derive(Default)]
-struct Sum {
-    done: u64,
-    not: Vec<String>,
-}
-
 async fn act(
     platform: &Platform,
     dead: &Dead,
@@ -254,64 +282,149 @@ async fn act(
         return preview(platform, dead, which, json).await;
     }
     let mut sum = Sum::default();
-    if which.all || !letters.is_empty() {
-        let mut filter = filter(dead);
-        if !which.all {
-            filter.ids = Some(letters.clone());
+    if which.all {
+        if dead.source.as_deref() != Some(BROKER) {
+            for service in services(platform, dead).await? {
+                let stuck = act_on_letters(&service, &filter(dead), discard, &mut sum).await?;
+                if stuck > 0 {
+                    let why = format!("{stuck} can't be put back");
+                    sum.not(service.0.as_str(), &why);
+                }
+            }
         }
-        act_on_letters(platform, dead, &filter, discard, &mut sum).await?;
-    }
-    if (which.all && means_broker(dead)) || !asides.is_empty() {
-        let aside = platform.aside().await?;
-        let named = |entry: &SetAside| asides.contains(&&entry.id());
-        let wanted = |entry: &SetAside| fits(dead, entry) && (which.all || named(entry));
-        let entries = set_aside(&aside, true, usize::MAX, wanted).await?;
-        for entry in &entries {
-            act_on_aside(&aside, entry, discard, &mut sum).await?;
+        if means_broker(dead) {
+            let aside = platform.aside().await?;
+            let wanted = |entry: &SetAside| fits(dead, entry);
+            for entry in &set_aside(&aside, true, usize::MAX, wanted).await? {
+                act_on_aside(&aside, entry, discard, &mut sum).await?;
+            }
         }
     }
-    report(&sum, discard.is_some(), json)?;
-    let wanted = u64::try_from(which.ids.len()).unwrap_or(u64::MAX);
-    Ok(ExitCode::from(u8::from(
-        !sum.not.is_empty() || sum.done < wanted,
-    )))
+    if !letters.is_empty() {
+        act_on_named_letters(platform, dead, letters, discard, &mut sum).await?;
+    }
+    if !asides.is_empty() {
+        act_on_named_asides(platform, dead, &asides, discard, &mut sum).await?;
+    }
+    let what = done(discard).as_str();
+    sum.report(what, what, json)
 }
 
-async fn act_on_letters(
+/// How what was acted on is afterwards.
+fn done(discard: Option<&String>) -> State {
+    discard.map_or(State::Redriven, |_reason| State::Discarded)
+}
+
+/// Says of something that was closed before whether that is what was asked for.
+fn closed(sum: &mut Sum, id: &str, state: State, at: Option<OffsetDateTime>, wanted: State) {
+    let at = at.map(time).unwrap_or_default();
+    let why = format!("already {} at {at}", state.as_str());
+    if state == wanted {
+        sum.already(id, &why);
+    } else {
+        sum.not(id, &why);
+    }
+}
+
+/// The letters of these ids, whatever has been done about them.
+async fn known(
+    (_, tables, letters): &(Name, Tables, Letters),
+    ids: &[LetterId],
+) -> anyhow::Result<Vec<Letter>> {
+    let mut connection = tables.database.workers.acquire().await?;
+    let mut known = Vec::with_capacity(ids.len());
+    for chunk in ids.chunks(CHUNK) {
+        let filter = Filter::ids(chunk.iter().copied());
+        let page = Page::first(u32::try_from(chunk.len())?);
+        known.extend(letters.list(&mut connection, &filter, &page).await?.letters);
+    }
+    Ok(known)
+}
+
+async fn act_on_named_letters(
     platform: &Platform,
     dead: &Dead,
-    filter: &Filter,
+    mut ids: Vec<LetterId>,
     discard: Option<&String>,
     sum: &mut Sum,
 ) -> anyhow::Result<()> {
-    if filter.source.as_deref() == Some(BROKER) {
-        return Ok(());
-    }
-    for (name, tables, letters) in services(platform, dead).await? {
-        let mut filter = filter.clone();
-        let source = filter.source.as_deref();
-        if source.is_some_and(|wanted| !letters.sources().any(|it| it == wanted)) {
+    for service in services(platform, dead).await? {
+        let before = known(&service, &ids).await?;
+        ids.retain(|id| before.iter().all(|letter| letter.id != *id));
+        let (open, over): (Vec<_>, Vec<_>) = before
+            .into_iter()
+            .partition(|letter| letter.state() == State::Open);
+        for letter in over {
+            let at = letter.discarded_at.or(letter.redriven_at);
+            let id = letter.id.to_string();
+            closed(sum, &id, letter.state(), at, done(discard));
+        }
+        if open.is_empty() {
             continue;
         }
-        if filter.ids.is_some() {
-            filter.state = tasuki::dlq::State::Open;
+        let open: Vec<LetterId> = open.iter().map(|letter| letter.id).collect();
+        let mut filter = filter(dead);
+        filter.ids = Some(open.clone());
+        let _stuck = act_on_letters(&service, &filter, discard, sum).await?;
+        for letter in known(&service, &open).await? {
+            if letter.state() == State::Open {
+                sum.not(letter.id, STILL_OPEN);
+            }
         }
-        let (pool, actor) = (&tables.database.workers, actor());
-        let acted: Acted = match discard {
-            None => letters.redrive_all(pool, &filter, &actor, None).await,
-            Some(reason) => letters.discard_all(pool, &filter, &actor, reason).await,
-        }
-        .with_context(|| format!("the dead letters of {}", name.as_str()))?;
-        sum.done += acted.letters;
-        if acted.stuck > 0 {
-            sum.not.push(format!(
-                "{} of {} can't be put back",
-                acted.stuck,
-                name.as_str()
-            ));
+    }
+    for id in ids {
+        sum.not(id, UNKNOWN);
+    }
+    Ok(())
+}
+
+async fn act_on_named_asides(
+    platform: &Platform,
+    dead: &Dead,
+    ids: &[&String],
+    discard: Option<&String>,
+    sum: &mut Sum,
+) -> anyhow::Result<()> {
+    let aside = platform.aside().await?;
+    let named = |entry: &SetAside| ids.contains(&&entry.id());
+    let entries = set_aside(&aside, false, ids.len(), named).await?;
+    for id in ids {
+        let Some(entry) = entries.iter().find(|entry| entry.id() == **id) else {
+            sum.not(id, UNKNOWN);
+            continue;
+        };
+        if entry.discarded_at.is_some() {
+            closed(sum, id, State::Discarded, entry.discarded_at, done(discard));
+        } else if entry.redriven_at.is_some() {
+            closed(sum, id, State::Redriven, entry.redriven_at, done(discard));
+        } else if fits(dead, entry) && means_broker(dead) {
+            act_on_aside(&aside, entry, discard, sum).await?;
+        } else {
+            sum.not(id, STILL_OPEN);
         }
     }
     Ok(())
+}
+
+/// Acts on the open letters of a service that are meant; says how many could not be put back.
+async fn act_on_letters(
+    (name, tables, letters): &(Name, Tables, Letters),
+    filter: &Filter,
+    discard: Option<&String>,
+    sum: &mut Sum,
+) -> anyhow::Result<u64> {
+    let source = filter.source.as_deref();
+    if source.is_some_and(|wanted| !letters.sources().any(|it| it == wanted)) {
+        return Ok(0);
+    }
+    let (pool, actor) = (&tables.database.workers, actor());
+    let acted: Acted = match discard {
+        None => letters.redrive_all(pool, filter, &actor, None).await,
+        Some(reason) => letters.discard_all(pool, filter, &actor, reason).await,
+    }
+    .with_context(|| format!("the dead letters of {}", name.as_str()))?;
+    sum.done += acted.letters;
+    Ok(acted.stuck)
 }
 
 async fn act_on_aside(
@@ -322,19 +435,18 @@ async fn act_on_aside(
 ) -> anyhow::Result<()> {
     let (id, actor) = (entry.id(), actor());
     if let Some(reason) = discard {
-        if aside.discard(entry, &actor, reason).await? {
-            sum.done += 1;
+        match aside.discard(entry, &actor, reason).await? {
+            true => sum.done += 1,
+            false => sum.already(id, "somebody else was faster"),
         }
         return Ok(());
     }
     match aside.redrive(entry, &actor).await {
         Ok(Redriven::Done) => sum.done += 1,
-        Ok(Redriven::Failed(why)) => sum.not.push(format!("{id}: {why}")),
-        Ok(_) => sum.not.push(format!("{id}: not open")),
+        Ok(Redriven::Failed(why)) => sum.not(id, &why),
+        Ok(_) => sum.already(id, "somebody else was faster"),
         // It stays as it was, and the others are not to blame.
-        Err(error) => sum
-            .not
-            .push(format!("{id}: {}", tasuki::lease::told(&*error))),
+        Err(error) => sum.not(id, &tasuki::lease::told(&*error)),
     }
     Ok(())
 }
@@ -352,16 +464,4 @@ async fn preview(
         show(platform, id, json).await?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn report(sum: &Sum, discarded: bool, json: bool) -> anyhow::Result<()> {
-    let what = if discarded { "discarded" } else { "redriven" };
-    if json {
-        return say_json(&json!({ what: sum.done, "not": sum.not }));
-    }
-    say(format_args!("{} {what}", sum.done));
-    for problem in &sum.not {
-        say(problem);
-    }
-    Ok(())
 }

@@ -17,6 +17,7 @@ mod private_file;
 mod serve;
 mod settings;
 mod status;
+mod sum;
 mod tokens;
 mod up;
 mod verify;

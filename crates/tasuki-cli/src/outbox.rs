@@ -13,6 +13,7 @@ use uuid::Uuid;
 use crate::args::{Outbox, Source};
 use crate::output::{say, say_json, table};
 use crate::platform::{self, Name, Platform};
+use crate::sum::Sum;
 
 /// Services that publish through an outbox.
 const PUBLISHERS: [Name; 2] = [Name::Entitlement, Name::Shop];
@@ -200,7 +201,8 @@ pub(crate) fn place(place: &Place) -> (&'static str, String) {
 }
 
 async fn retry(platform: &Platform, events: &[Uuid], json: bool) -> anyhow::Result<ExitCode> {
-    let mut redriven = 0;
+    let mut sum = Sum::default();
+    let mut unknown = events.to_vec();
     for name in PUBLISHERS {
         let Some((tables, letters)) = platform.letters_of(name)? else {
             continue;
@@ -214,35 +216,42 @@ async fn retry(platform: &Platform, events: &[Uuid], json: bool) -> anyhow::Resu
             ..Filter::default()
         };
         if !events.is_empty() {
-            filter.ids = Some(letters_of_events(&tables, events).await?);
+            filter.ids = Some(letters_of_events(&tables, &mut unknown, &mut sum).await?);
         }
         let pool = &tables.database.workers;
         let acted = letters.redrive_all(pool, &filter, &actor(), None).await?;
-        redriven += acted.letters;
+        sum.done += acted.letters;
     }
-    if json {
-        say_json(&json!({ "retried": redriven }))?;
-    } else {
-        say(format_args!("{redriven} dead events will be sent again"));
+    for event in unknown {
+        let why = "never enqueued, or published longer ago than published events are kept";
+        sum.not(event, why);
     }
-    let wanted = u64::try_from(events.len()).unwrap_or(u64::MAX);
-    Ok(ExitCode::from(u8::from(redriven < wanted)))
+    sum.report("retried", "dead events will be sent again", json)
 }
 
+/// The letters of those events that are dead here; says of the others that are known here where
+/// they are. What is left in `events` is not known here.
 async fn letters_of_events(
     tables: &tasuki_service::service::Tables,
-    events: &[Uuid],
+    events: &mut Vec<Uuid>,
+    sum: &mut Sum,
 ) -> anyhow::Result<Vec<LetterId>> {
     let mut connection = tables.database.workers.acquire().await?;
     let admin = Admin::new(&tables.schema);
     let mut letters = Vec::new();
-    for event in events {
-        let found = admin.event(&mut connection, *event).await?;
-        if let Some(Place::Dead {
-            letter: Some(letter),
-        }) = found.map(|found| found.place)
-        {
-            letters.push(letter);
+    for event in std::mem::take(events) {
+        let Some(found) = admin.event(&mut connection, event).await? else {
+            events.push(event);
+            continue;
+        };
+        let (word, detail) = place(&found.place);
+        let why = format!("{word} {detail}");
+        match found.place {
+            Place::Dead {
+                letter: Some(letter),
+            } => letters.push(letter),
+            Place::Dead { .. } | Place::Discarded { .. } => sum.not(event, &why),
+            _ => sum.already(event, &why),
         }
     }
     Ok(letters)

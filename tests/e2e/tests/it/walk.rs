@@ -195,12 +195,7 @@ async fn what_is_dead_is_listed_shown_and_sent_again_once() {
         .await
         .json();
     assert_eq!(redriven["redriven"], 1);
-    let again = world.run(world.joined(&["dlq", "redrive", id])).await;
-    assert_eq!(
-        again.code,
-        Some(1),
-        "there is nothing left to redrive: {again:?}"
-    );
+    acting_again_says_why_nothing_is_done(&world, id).await;
     // It fails again, and somebody gives it up.
     eventually("it is dead again", async || {
         let all = ["dlq", "discard", "--all", "--reason", "a test", "--json"];
@@ -212,6 +207,30 @@ async fn what_is_dead_is_listed_shown_and_sent_again_once() {
         .run(world.joined(&["dlq", "redrive", "nonsense"]))
         .await;
     wrong.is_refused(1, &["tasuki dlq list"]);
+    let nowhere = ["dlq", "list", "--source", "nowhere"];
+    let nowhere = world.run(world.joined(&nowhere)).await;
+    nowhere.is_refused(1, &["nowhere", "outbox_events", "broker"]);
+    let fits = ["dlq", "list", "--kind", "Nothing"];
+    let fits = world.run(world.joined(&fits)).await.ok();
+    assert_eq!(fits.trim(), "nothing that is dead fits");
+}
+
+async fn acting_again_says_why_nothing_is_done(world: &World, redriven: &str) {
+    let nobody = "01930000-0000-7000-8000-00000000000a";
+    let nothing = "entitlement-events@42@1";
+    let discard = ["dlq", "discard", redriven, "--reason", "a test"];
+    for (words, code, why) in [
+        (&["dlq", "redrive", redriven][..], 0, "already redriven at"),
+        (&discard, 1, "already redriven at"),
+        (&["dlq", "redrive", nobody], 1, "no such dead letter"),
+        (&["dlq", "redrive", nothing], 1, "no such dead letter"),
+        (&["outbox", "retry", nobody], 1, "never enqueued"),
+    ] {
+        let answer = world.run(world.joined(words)).await;
+        assert_eq!(answer.code, Some(code), "{words:?}: {answer:?}");
+        assert!(answer.out.starts_with("0 "), "{words:?}: {answer:?}");
+        assert!(answer.out.contains(why), "{words:?}: {answer:?}");
+    }
 }
 
 #[tokio::test]
