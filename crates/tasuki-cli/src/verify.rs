@@ -36,10 +36,13 @@ struct Problem {
     about: String,
 }
 
+/// Every change is in exactly one of the columns, unless there is a problem with it.
 #[derive(Default)]
 struct Found {
     changes: u64,
     sent: u64,
+    /// Whoever it names asked not to be told.
+    not_wanted: u64,
     /// Young, or waiting: not wrong yet.
     under_way: u64,
     dead: u64,
@@ -173,11 +176,15 @@ fn judge(change: &Change, told: Option<&Told>, settled: OffsetDateTime, found: &
         found.under_way += 1;
         return;
     }
-    if told.sent + told.failed == 0 && !told.muted {
+    if told.failed > 0 {
+        found.dead += 1;
+    } else if told.sent > 0 {
+        found.sent += 1;
+    } else if told.muted {
+        found.not_wanted += 1;
+    } else {
         found.report("processed, and nobody was told", event, about());
     }
-    found.sent += u64::from(told.sent > 0);
-    found.dead += u64::from(told.failed > 0);
 }
 
 fn show(
@@ -195,8 +202,8 @@ fn show(
             .collect();
         return say_json(&json!({
             "from": from, "until": time(until), "changes": found.changes, "sent": found.sent,
-            "under_way": found.under_way, "dead": found.dead, "problem_count": found.count,
-            "problems": problems,
+            "under_way": found.under_way, "not_wanted": found.not_wanted, "dead": found.dead,
+            "problem_count": found.count, "problems": problems,
         }));
     }
     say(format_args!("from {from} until {}", time(until)));
@@ -204,12 +211,13 @@ fn show(
         changes,
         sent,
         under_way,
+        not_wanted,
         dead,
         count,
         ..
     } = found;
     say(format_args!(
-        "{changes} changes: {sent} told, {under_way} under way, {dead} dead with a letter"
+        "{changes} changes: {sent} told, {under_way} under way, {not_wanted} not wanted, {dead} dead with a letter"
     ));
     if *count == 0 {
         say(styled(GOOD, "nothing is missing, nothing is double"));

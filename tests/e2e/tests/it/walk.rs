@@ -234,6 +234,35 @@ async fn acting_again_says_why_nothing_is_done(world: &World, redriven: &str) {
 }
 
 #[tokio::test]
+async fn a_change_whose_user_wants_no_word_is_counted_as_such() {
+    let world = World::new();
+    let up = world.up().await;
+    let url = up.env.get("NOTIFICATION_URL");
+    let muted = reqwest::Client::new()
+        .put(format!("{url}/v1/users/quiet/notification-preferences"))
+        .bearer_auth(up.env.get("API_KEY"))
+        .json(&json!({ "channels": { "*": [] } }))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(muted.status(), 200);
+    grant(&up, "quiet").await;
+    grant(&up, "loud").await;
+    let found = eventually("nothing is under way", async || {
+        let verify = ["verify", "--json", "--settle", "30s"];
+        let found = world.run(world.joined(&verify)).await.json();
+        (found["under_way"] == 0 && found["changes"] == 2).then_some(found)
+    })
+    .await;
+    assert_eq!(
+        (&found["sent"], &found["not_wanted"], &found["dead"]),
+        (&json!(1), &json!(1), &json!(0))
+    );
+    let text = world.run(world.joined(&["verify"])).await.ok();
+    assert!(text.contains("2 changes: 1 told, 0 under way, 1 not wanted, 0 dead"));
+}
+
+#[tokio::test]
 async fn whatever_is_not_where_it_belongs_is_found() {
     let world = World::new();
     let up = world.up().await;
