@@ -117,14 +117,7 @@ impl Visit for Collect<'_> {
 
     /// The whole chain: each level says its own part.
     fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
-        let mut text = value.to_string();
-        let mut source = value.source();
-        while let Some(error) = source {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            source = error.source();
-        }
-        self.put(field, text);
+        self.put(field, tasuki::lease::told(value));
     }
 }
 

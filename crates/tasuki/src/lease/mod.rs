@@ -109,14 +109,18 @@ pub(crate) fn stored_error(error: &str) -> String {
         .collect()
 }
 
-/// `error` and its sources, as one line for [`Outcome`].
+/// `error` and its sources, as one line for [`Outcome`]. What a level repeats of its source, as
+/// errors of the database do, is said once.
 #[must_use]
 pub fn told(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
+        let said = cause.to_string();
+        if !text.ends_with(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
         source = cause.source();
     }
     text
@@ -131,5 +135,19 @@ mod tests {
         let stored = stored_error(&format!("a\0b{}", "é".repeat(2000)));
         assert!(stored.starts_with("abé"));
         assert_eq!(stored.chars().count(), ERROR_LIMIT);
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("outside: {0}")]
+    struct Repeating(#[source] std::io::Error);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("above")]
+    struct Above(#[source] Repeating);
+
+    #[test]
+    fn what_an_error_repeats_of_its_source_is_told_once() {
+        let error = Above(Repeating(std::io::Error::other("no room, at line 207")));
+        assert_eq!(told(&error), "above: outside: no room, at line 207");
     }
 }
