@@ -89,7 +89,7 @@ pub(super) async fn create(
     let user = user_of(user)?;
     check(&body)?;
     let url = app.guard.check_url(&body.url);
-    let url = url.map_err(|why| ApiError::bad_request(format!("url {why}")))?;
+    let url = url.map_err(|why| ApiError::bad_request(format!("url {}", why.rule())))?;
     let secret = Secret::generate().map_err(|error| ApiError::internal(&error))?;
     let id = EndpointId::new(&app.clock);
     let stored = store(&app, &user, id, url.as_str(), &body, &secret).await;

@@ -67,19 +67,32 @@ const GLOBAL_V6: (Ipv6Addr, u32) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 
 /// Why a URL is not called. No message repeats the URL or says what a name resolved to: both go
 /// to the customer, who must not learn our network from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the URL {}", self.rule())]
 pub(crate) enum Refused {
-    #[error("not a URL: write it like https://example.com/hooks")]
     NotUrl,
-    #[error("the URL is longer than 2048 bytes: shorten it")]
     TooLong,
-    #[error("the URL must start with https://")]
     Scheme,
-    #[error("the URL holds a user name or a password: remove it, deliveries are signed instead")]
     UserInfo,
-    #[error("the URL has a fragment: remove the # and what follows")]
     Fragment,
-    #[error("the host is in a private or reserved network: use one that the internet can reach")]
     Private,
+}
+
+impl Refused {
+    /// What is wrong, to stand behind the name of what holds the URL.
+    pub(crate) fn rule(self) -> &'static str {
+        match self {
+            Self::NotUrl => "is not a URL: write it like https://example.com/hooks",
+            Self::TooLong => "is longer than 2048 bytes: shorten it",
+            Self::Scheme => "must start with https://",
+            Self::UserInfo => {
+                "holds a user name or a password: remove it, deliveries are signed instead"
+            }
+            Self::Fragment => "has a fragment: remove the # and what follows",
+            Self::Private => {
+                "leads to a private or reserved network: use one that the internet can reach"
+            }
+        }
+    }
 }
 
 /// What customers' URLs may be. The default allows nothing but `https` to public addresses; the
