@@ -67,10 +67,13 @@ pub(super) async fn list(
             PAGE.1
         )));
     }
-    let below = query.cursor.map_or(Ok(i64::MAX), |text| text.parse());
-    let below = below.map_err(|_error: std::num::ParseIntError| {
-        ApiError::bad_request("cursor is not a next_cursor of this list")
-    })?;
+    // Ours are numbers of entries, and those begin with 1.
+    let below = query
+        .cursor
+        .map_or(Some(i64::MAX), |text| text.parse().ok());
+    let below = below
+        .filter(|below| *below > 0)
+        .ok_or_else(|| ApiError::bad_request("cursor is not a next_cursor of this list"))?;
     let read = async {
         let mut connection = app.pool.acquire().await?;
         let (last, unread) = inbox::summary(&mut connection, user.as_str(), MOST_UNREAD).await?;

@@ -96,6 +96,21 @@ async fn the_newest_version_wins_in_what_a_person_is_shown() {
 }
 
 #[tokio::test]
+async fn a_cursor_that_no_page_gave_is_refused() {
+    let world = World::start().await;
+    for cursor in ["-1", "0", "x", "", "99999999999999999999"] {
+        let refused = world
+            .get(&format!("/v1/users/u/notifications?cursor={cursor}"))
+            .await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{cursor}");
+        let message = &refused.json()["message"];
+        assert_eq!(message, "cursor is not a next_cursor of this list");
+    }
+    let fine = world.get("/v1/users/u/notifications?cursor=1").await;
+    assert_eq!(fine.status, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn preferences_decide_by_type_and_bad_ones_are_refused() {
     let world = World::start().await;
     let path = "/v1/users/u/notification-preferences";
