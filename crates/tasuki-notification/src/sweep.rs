@@ -59,6 +59,11 @@ struct Suspect {
 }
 
 impl Sweep {
+    fn count_missed(&self, messages: u64) {
+        let consumer = self.spec.durable.to_string();
+        metrics::counter!(MISSED_TOTAL, "consumer" => consumer).increment(messages);
+    }
+
     fn reading(&self, stream: &StreamState) -> Reading<'_> {
         Reading {
             stream: &self.spec.stream.name,
@@ -249,7 +254,7 @@ impl Sweep {
         if !set_aside(tx, &lost).await? {
             return Ok(());
         }
-        metrics::counter!(MISSED_TOTAL, "consumer" => of.consumer.to_owned()).increment(1);
+        self.count_missed(1);
         tracing::error!(
             stream = of.stream,
             sequence = suspect.sequence,
@@ -280,6 +285,8 @@ impl Worker for Sweep {
         let subscription = self.bus.subscribe(&self.spec).await?;
         let stream = subscription.opened_on();
         let settled = subscription.progress().await?.settled;
+        // There from the beginning: an increase from nothing is no increase to whoever watches.
+        self.count_missed(0);
         let mut before = self.before.lock().await;
         let Some(swept) = self.swept(stream, settled).await? else {
             // The consumer has yet to find out, too: the floor is that of what was lost.

@@ -64,10 +64,16 @@ impl<G: Group> Runner<G> {
         }
     }
 
+    fn count_splits(&self, splits: u64) {
+        metrics::counter!(SPLITS_TOTAL, "batch" => self.batcher.clone()).increment(splits);
+    }
+
     /// Runs what waits, up to a batch of it, and says whether anything did.
     async fn run_batch(&self) -> Tick {
         let taken = self.queue.take(self.options.max_batch);
         if taken.is_empty() {
+            // There from the beginning, and not only after the first.
+            self.count_splits(0);
             return Tick::Idle;
         }
         let span =
@@ -114,7 +120,7 @@ impl<G: Group> Runner<G> {
                 }
             }
             Trouble::Failed(_) | Trouble::Panicked => {
-                metrics::counter!(SPLITS_TOTAL, "batch" => self.batcher.clone()).increment(1);
+                self.count_splits(1);
                 self.run_one_by_one(commands, callers).await;
             }
         }

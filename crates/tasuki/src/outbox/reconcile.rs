@@ -176,6 +176,8 @@ impl<B: Streams> Reconciler<B> {
     /// A quick look at one stream; everything, if that finds something wrong.
     async fn look(&self, spec: &StreamSpec, suspected: bool) -> Result<u64, Error> {
         let state = self.state(spec).await?;
+        // There from the beginning: an increase from nothing is no increase to whoever watches.
+        metrics::counter!(SENT_AGAIN, "stream" => state.name.to_string()).increment(0);
         let elsewhere = self.sent_elsewhere(&state).await?;
         let hold = self.samples_hold(&state).await?;
         if hold && !suspected {

@@ -21,6 +21,28 @@ const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 #[tokio::test]
+async fn counters_that_alerts_look_at_are_there_before_anything_happens() {
+    let world = World::new();
+    let up = world.up().await;
+    eventually("all of them are there", async || {
+        let metrics = reqwest::get(up.url("/metrics")).await.unwrap();
+        let metrics = metrics.text().await.unwrap();
+        let is_zero = |name: &&str| {
+            let mut samples = metrics.lines().filter(|line| line.starts_with(*name));
+            samples.any(|line| line.ends_with(" 0"))
+        };
+        let all = [
+            "tasuki_outbox_sent_again_total{",
+            "tasuki_notification_missed_messages_total{",
+            "tasuki_consumer_restarts_total{",
+            "tasuki_batch_splits_total{",
+        ];
+        all.iter().all(is_zero).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn logs_are_json_lines_that_carry_the_trace_and_no_secret() {
     let world = World::new();
     let up = world.up().await;

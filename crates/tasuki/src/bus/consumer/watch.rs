@@ -119,7 +119,7 @@ impl<S: Subscription> Open<S> {
                 "the stream was made again, reading it from its beginning",
             );
             self.last = None;
-            count_restart(spec);
+            count_restarts(spec, 1);
         } else if self.has_lost(bus, spec).await? {
             tracing::warn!(
                 consumer = &*spec.durable,
@@ -137,7 +137,7 @@ impl<S: Subscription> Open<S> {
                 places.forget(spec, &place).await?;
             }
             self.last = None;
-            count_restart(spec);
+            count_restarts(spec, 1);
         }
         self.created_at = Some(opened.opened_on().created_at);
         self.connection = opened.connection();
@@ -179,8 +179,10 @@ pub(super) fn furthest(batch: &[Delivery]) -> Option<(u64, Uuid)> {
 fn report_pending(spec: &ConsumerSpec, pending: u64) {
     let pending = u32::try_from(pending).map_or(f64::from(u32::MAX), f64::from);
     metrics::gauge!(PENDING_MESSAGES, "consumer" => spec.durable.to_string()).set(pending);
+    // There from the beginning: an increase from nothing is no increase to whoever watches.
+    count_restarts(spec, 0);
 }
 
-fn count_restart(spec: &ConsumerSpec) {
-    metrics::counter!(RESTARTS_TOTAL, "consumer" => spec.durable.to_string()).increment(1);
+fn count_restarts(spec: &ConsumerSpec, restarts: u64) {
+    metrics::counter!(RESTARTS_TOTAL, "consumer" => spec.durable.to_string()).increment(restarts);
 }
