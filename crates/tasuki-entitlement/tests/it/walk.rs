@@ -286,4 +286,10 @@ async fn the_api_describes_itself() {
             "/v1/users/{user_id}/entitlements/{stock_keeping_unit}/history",
         ]
     );
+    let bulk = &described["paths"]["/v1/entitlements/grants/bulk"]["post"]["responses"];
+    for status in [
+        "200", "400", "401", "403", "409", "413", "415", "503", "504",
+    ] {
+        assert!(bulk[status].is_object(), "{status} is not described");
+    }
 }

@@ -162,6 +162,15 @@ async fn health_metrics_and_the_api_description_are_served() {
     let description = host.get("/openapi.json").await.json();
     assert!(description["paths"]["/v1/echo"]["post"].is_object());
     assert_eq!(description["info"]["title"], "Tasuki frame");
+    // What the frame itself may answer is described with every call.
+    let answers = |path: &str, method: &str| {
+        let answers = &description["paths"][path][method]["responses"];
+        let all = answers.as_object().unwrap().keys().cloned();
+        all.collect::<Vec<String>>().join(" ")
+    };
+    assert_eq!(answers("/v1/echo", "post"), "200 400 413 415 504");
+    assert_eq!(answers("/v1/items/{id}", "get"), "200 400 504");
+    assert!(description["components"]["schemas"]["ErrorBody"].is_object());
     let page = host.get("/docs/").await;
     assert_eq!(page.status, 200);
     // The page and all that it loads come from us.
