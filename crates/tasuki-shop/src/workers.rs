@@ -71,7 +71,7 @@ impl Staff<'_> {
         }
         let queue = Queue::new(errands::QUEUE).concurrency(ERRANDS);
         let registry = errands::registry(self.parts);
-        let queue = queue.poll(ERRAND_POLL);
+        let queue = queue.poll(ERRAND_POLL).lease(self.own.outbox.leased.lease);
         service = service.worker(queue.worker(&self.parts.jobs, &pool, &registry)?);
         if let Some(coordinator) = self.coordinator {
             service = service
