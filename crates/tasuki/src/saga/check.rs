@@ -28,9 +28,9 @@ use sqlx::PgPool;
 
 use super::define::{Definition, Kind, Role, Shape};
 use super::engine::Engine;
-use super::settings::Settings;
 use super::fault::{Faults, What};
 use super::registry::Registry;
+use super::settings::Settings;
 use super::step::Phase;
 use super::view::{Ended, State};
 use super::{Error, SagaId, Sagas};

@@ -33,8 +33,8 @@ use super::work::{Claimer, Keeper};
 use super::{Error, Invalid, SagaId, Sagas};
 use crate::batch::{Batcher, Options};
 use crate::lease::{Fence, OwnPool, Presence, Route};
-use crate::worker::{Supervisor, Wake, panic_message};
 use crate::uuid_v7;
+use crate::worker::{Supervisor, Wake, panic_message};
 
 /// Connections of the journal, and for what must not wait for it.
 const CONNECTIONS: u32 = 8;
