@@ -57,6 +57,7 @@ impl Name {
             Self::System => &[],
             Self::Entitlement => &tasuki_entitlement::SCOPES,
             Self::Notification => &tasuki_notification::SCOPES,
+            Self::Shop => &tasuki_shop::SCOPES,
         }
     }
 }
