@@ -2,8 +2,8 @@
 //!
 //! Nobody conducts. A service hears of an event, does its part, and tells what it did; the next
 //! one hears of that. [`Choreography::react`] is one such reaction, in one transaction: the event
-//! is recorded in the [inbox](crate::inbox) (a duplicate ends here), the work is done, and the
-//! events that it returns are in the [outbox](crate::outbox). They inherit the `correlation_id` of
+//! is recorded in the [inbox] (a duplicate ends here), the work is done, and the
+//! events that it returns are in the [outbox]. They inherit the `correlation_id` of
 //! the event, have its id as `causation_id`, and go on in its trace.
 //!
 //! ```no_run

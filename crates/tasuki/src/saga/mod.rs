@@ -1,6 +1,6 @@
 //! Sagas: work of many steps, here and elsewhere, that is done whole or undone.
 //!
-//! A saga is *declared*: [`define`] makes a [`Definition`] out of typed steps, as data. So recovery
+//! A saga is *declared*: [`define()`] makes a [`Definition`] out of typed steps, as data. So recovery
 //! loads what the steps gave and calls the next one; nothing is replayed, and no code has to be
 //! deterministic. A [`Local`] step works in the transaction in which its record is written. A
 //! [`Remote`] step has its effect elsewhere: that it was begun is durable before it is called, with a
