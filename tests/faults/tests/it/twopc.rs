@@ -92,7 +92,7 @@ async fn number(db: &TestDb, sql: &str) -> i64 {
 /// Kills a coordinator at `point`, with and without work in the log's own database; another process
 /// ends it: moved everywhere, or nowhere.
 async fn killed(point: &str, nth: &str, moved: i64) {
-    for here in [&[][..], &["--here"]] {
+    let one = async |here: &[&str]| {
         let trade = Trade::open().await;
         trade.killed_at(point, nth, here).await;
         let lives = trade.node(&[]).await;
@@ -100,7 +100,8 @@ async fn killed(point: &str, nth: &str, moved: i64) {
         let counted = if here.is_empty() { 0 } else { moved };
         assert_eq!(trade.moved().await, (moved, moved, counted), "{point}");
         lives.stop().await;
-    }
+    };
+    tokio::join!(one(&[]), one(&["--here"]));
 }
 
 macro_rules! killed_at {
@@ -134,19 +135,26 @@ async fn killed_in_the_transaction_that_decides_nothing_is_decided() {
     lives.stop().await;
 }
 
+/// Leaves a transaction at `left_at`, and kills the first who recovers it at `point`.
+async fn killed_twice(left_at: &str, point: &str, moved: i64) {
+    let trade = Trade::open().await;
+    trade.killed_at(left_at, "1", &[]).await;
+    let mut dies = trade.node(&["--crash-at", point]).await;
+    dies.is_killed().await;
+    let lives = trade.node(&[]).await;
+    trade.comes_to_rest().await;
+    assert_eq!(trade.moved().await, (moved, moved, 0), "{left_at} {point}");
+    lives.stop().await;
+}
+
 #[tokio::test]
 async fn a_recovery_that_is_killed_is_recovered_from() {
     for (left_at, moved) in [("twopc.prepared", 0), ("twopc.decided", 1)] {
-        for point in ["twopc.claimed", "twopc.told_one", "twopc.recovered"] {
-            let trade = Trade::open().await;
-            trade.killed_at(left_at, "1", &[]).await;
-            let mut dies = trade.node(&["--crash-at", point]).await;
-            dies.is_killed().await;
-            let lives = trade.node(&[]).await;
-            trade.comes_to_rest().await;
-            assert_eq!(trade.moved().await, (moved, moved, 0), "{left_at} {point}");
-            lives.stop().await;
-        }
+        tokio::join!(
+            killed_twice(left_at, "twopc.claimed", moved),
+            killed_twice(left_at, "twopc.told_one", moved),
+            killed_twice(left_at, "twopc.recovered", moved),
+        );
     }
 }
 
