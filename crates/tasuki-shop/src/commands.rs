@@ -75,7 +75,10 @@ impl Commands {
     pub(crate) async fn cancel(&self, order: OrderId, by: &str) -> Result<OrderTaken, Error> {
         let mut tx = tasuki::begin(&self.pool).await?;
         let found = orders::cancel(&mut tx, order, by).await?;
-        if found.dossier.flow == Flow::Orchestrated && !is_final(found.state) {
+        // A saga that turns back before its first step undoes nothing, and nobody would end the order:
+        // one that has not begun finds out by itself.
+        let has_begun = found.state != OrderState::Started;
+        if found.dossier.flow == Flow::Orchestrated && has_begun && !is_final(found.state) {
             let saga = order.as_uuid().into();
             self.sagas
                 .cancel(&mut tx, saga, by, "the order was cancelled")

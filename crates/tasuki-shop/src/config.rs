@@ -63,8 +63,6 @@ pub struct Idempotency {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Orders {
     #[serde(deserialize_with = "some_time")]
-    pub timeout: Duration,
-    #[serde(deserialize_with = "some_time")]
     pub reservation: Duration,
     #[serde(deserialize_with = "concurrency")]
     pub concurrency: usize,
@@ -267,7 +265,6 @@ mod tests {
     fn what_can_not_be_meant_is_refused_with_its_key_value_and_range() {
         for (key, value, words) in [
             ("idempotency.ttl-hours", "0", "0 is not from 1 to 8760"),
-            ("orders.timeout", "0s", "0ns is not from 1s"),
             ("orders.reservation", "31d", "is not from 1s"),
             ("orders.concurrency", "0", "0 is not from 1 to 100000"),
             ("payment.timeout", "1ms", "1ms is not from 10ms"),

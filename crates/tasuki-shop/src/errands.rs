@@ -141,11 +141,9 @@ impl Runs {
         Ok(())
     }
 
-    /// Whether somebody wants the order undone: then nothing is tried again.
-    async fn is_cancelled(&self, order: OrderId) -> Result<bool, Error> {
-        let mut connection = self.0.pool.acquire().await?;
-        let found = store::find(&mut connection, order, false).await?;
-        Ok(found.is_some_and(|found| found.cancel_requested_by.is_some()))
+    /// Whether nothing is to be tried again: this was the last attempt, or the order is cancelled.
+    async fn gives_up(&self, order: OrderId, context: &Context) -> Result<bool, Error> {
+        Ok(context.is_last_attempt() || self.0.cancelled_by(order).await?.is_some())
     }
 
     /// Shows that an order can't be undone by itself, and tells an operator.
@@ -171,7 +169,7 @@ impl Handler<ChargeErrand> for Runs {
         match payments::charge(&self.0, &dossier).await? {
             Charge::Completed | Charge::Failed(_) => Ok(()),
             Charge::Unanswered(why) => {
-                if !context.is_last_attempt() && !self.is_cancelled(order).await? {
+                if !self.gives_up(order, &context).await? {
                     return Err(Error::Unanswered(why).into());
                 }
                 Ok(self.hand_over(&RefundErrand { order, pace }).await?)
@@ -208,7 +206,7 @@ impl Handler<GrantErrand> for Runs {
             Ok(grants) if grants.setback.is_none() => return Ok(()),
             Ok(grants) => Some(grants.granted),
             Err(error) => {
-                if !context.is_last_attempt() && !self.is_cancelled(order).await? {
+                if !self.gives_up(order, &context).await? {
                     return Err(error.into());
                 }
                 None

@@ -226,7 +226,6 @@ fn patience(own: &Shop) -> Patience {
     let pace = own.pace();
     let (calls, undo) = pace.policies();
     Patience {
-        order: own.orders.timeout,
         calls,
         undo,
         call: pace.call(),

@@ -37,8 +37,6 @@ pub(crate) struct Carried {
 /// How patient it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Patience {
-    /// Until the pivot.
-    pub(crate) order: Duration,
     /// Calls to the payment provider and to entitlement.
     pub(crate) calls: Policy,
     /// The same on the way back: what fails for good needs a person.
@@ -73,7 +71,6 @@ pub(crate) fn definition(
 ) -> Result<Definition<Carried>, Invalid> {
     let of = |parts: &Parts| parts.clone();
     define::<Carried>("order", 1)
-        .timeout(patience.order)
         .local(CreateOrder(of(parts)), |saga| Ok(saga.input().order_id))
         .remote(ChargePayment(of(parts), patience.clone()), |saga| {
             Ok(saga.input().order_id)
@@ -144,7 +141,12 @@ impl Step for ChargePayment {
 }
 
 impl Remote for ChargePayment {
-    async fn act(&self, order: &OrderId, _: &At) -> Result<(), Fail<Error>> {
+    async fn act(&self, order: &OrderId, at: &At) -> Result<(), Fail<Error>> {
+        if at.attempt() == 1
+            && let Some(by) = self.0.cancelled_by(*order).await?
+        {
+            return Err(Fail::abort(Setback::Cancelled(by)));
+        }
         let dossier = self.0.dossier(*order).await?;
         match payments::charge(&self.0, &dossier).await? {
             Charge::Completed => Ok(()),

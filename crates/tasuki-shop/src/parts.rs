@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::gateway::Gateway;
 use crate::orders::{self, Dossier};
 use crate::store::notices;
+use crate::store::orders as store;
 
 /// Operators' notices by kind.
 const NOTICES_TOTAL: &str = "tasuki_shop_operator_notices_total";
@@ -65,6 +66,13 @@ impl Parts {
     pub(crate) async fn dossier(&self, order: OrderId) -> Result<Dossier, Error> {
         let mut connection = self.pool.acquire().await?;
         orders::load(&mut connection, order).await
+    }
+
+    /// Who wants an order undone, if anybody does.
+    pub(crate) async fn cancelled_by(&self, order: OrderId) -> Result<Option<String>, Error> {
+        let mut connection = self.pool.acquire().await?;
+        let found = store::find(&mut connection, order, false).await?;
+        Ok(found.and_then(|found| found.cancel_requested_by))
     }
 
     /// Writes `events` into the transaction, as the part of the order's story that they are.

@@ -83,3 +83,23 @@ async fn an_order_that_is_completed_stays_so() {
     join_all(each).await;
     world.matches().await;
 }
+
+#[tokio::test]
+async fn an_order_that_is_cancelled_before_it_has_begun_is_undone() {
+    let world = World::taking_orders_only().await;
+    world.sell("sword", 100, 5).await;
+    let mut orders = Vec::new();
+    for flow in FLOWS {
+        let order = world.order(&basket("ada", &["sword"], "card", flow)).await;
+        assert_eq!(world.cancel(&order).await.status, 202);
+        orders.push(order);
+    }
+    let _working = world.another().await;
+    for order in orders {
+        let seen = world.ended(&order).await;
+        assert_eq!(seen["state"], "COMPENSATED", "{seen}");
+        assert_eq!(seen["failure"]["code"], "CANCELLED", "{seen}");
+    }
+    assert_eq!(world.stock("sword").await, (5, 0));
+    world.matches().await;
+}

@@ -355,39 +355,17 @@ async fn killed_shops_end_every_order_and_money_and_goods_match() {
     market.keeps_its_promises(orders, pieces).await;
 }
 
-/// Between two durable effects of an order or a transfer, in the order of the way.
-const POINTS: [&str; 18] = [
-    "shop.order_taken",
-    "saga.claimed",
-    "saga.begun",
-    "shop.provider_charged",
-    "shop.charge_answered",
-    "shop.before_commit",
-    "shop.committed",
-    "saga.called",
-    "saga.written",
-    "shop.granted_one",
-    "shop.revoked_one",
-    "shop.provider_refunded",
-    "shop.refund_answered",
-    "choreography.before_commit",
-    "choreography.committed",
-    "twopc.preparing",
-    "twopc.prepared",
-    "twopc.decided",
-];
-
-#[tokio::test]
-async fn a_shop_that_dies_at_any_point_of_an_order_is_made_good_by_another() {
+/// Kills a process at each of `points` while orders come, beside one that stays.
+async fn die_at(name: &str, points: &[&str]) {
     // Enough for all of them: whoever is to die while something is granted must come to that.
     let pieces = 100_000;
-    let market = Market::open("shop-crash", pieces).await;
+    let market = Market::open(name, pieces).await;
     let steady = market.platform.node("shop").await;
     market.knows(&[&steady]).await;
     let deaths = async {
-        for point in POINTS {
+        for point in points {
             eprintln!("a process dies at {point}");
-            let mut doomed = market.platform.doomed("shop", point, 2).await;
+            let mut doomed = market.platform.doomed("shop", point, 1).await;
             market.knows(&[&steady, &doomed]).await;
             doomed.is_killed().await;
             market.knows(&[&steady]).await;
@@ -397,8 +375,8 @@ async fn a_shop_that_dies_at_any_point_of_an_order_is_made_good_by_another() {
     let mut bought = 0;
     let mut deaths = std::pin::pin!(deaths);
     loop {
-        let batch = bought..bought + 40;
-        bought += 40;
+        let batch = bought..bought + 24;
+        bought += 24;
         let buying = join_all(batch.map(|number| market.buy(number)));
         let mut buying = std::pin::pin!(buying);
         tokio::select! {
@@ -410,4 +388,36 @@ async fn a_shop_that_dies_at_any_point_of_an_order_is_made_good_by_another() {
         }
     }
     market.keeps_its_promises(bought, pieces).await;
+}
+
+#[tokio::test]
+async fn a_shop_that_dies_at_any_point_of_an_order_is_made_good_by_another() {
+    let points = [
+        "shop.order_taken",
+        "saga.claimed",
+        "saga.begun",
+        "shop.provider_charged",
+        "shop.charge_answered",
+        "saga.called",
+        "saga.written",
+        "shop.granted_one",
+        "shop.revoked_one",
+        "shop.provider_refunded",
+        "shop.refund_answered",
+    ];
+    die_at("shop-crash", &points).await;
+}
+
+#[tokio::test]
+async fn a_shop_that_dies_at_any_point_of_a_reaction_or_a_transfer_is_made_good_by_another() {
+    let points = [
+        "shop.before_commit",
+        "shop.committed",
+        "choreography.before_commit",
+        "choreography.committed",
+        "twopc.preparing",
+        "twopc.prepared",
+        "twopc.decided",
+    ];
+    die_at("shop-react", &points).await;
 }
