@@ -60,6 +60,12 @@ struct Node {
     /// Enqueues a job every hour, too.
     #[arg(long)]
     hourly: bool,
+    /// Runs sagas instead of everything else.
+    #[arg(long)]
+    sagas: bool,
+    /// Starts so many sagas first.
+    #[arg(long, default_value_t = 0)]
+    begin: u32,
     /// Prints the seconds since 1970 by its own clock instead, and ends.
     #[arg(long)]
     time: bool,
@@ -104,7 +110,12 @@ async fn main() -> Result<()> {
         return Ok(());
     }
     let supervisor = Supervisor::new(Clock::system());
-    node.start(&supervisor).await?;
+    if node.sagas {
+        let lease = Duration::from_millis(node.lease);
+        work::saga::start(&supervisor, &node.pool().await?, lease, node.begin).await?;
+    } else {
+        node.start(&supervisor).await?;
+    }
     println!("ready");
     signal(SignalKind::terminate())?.recv().await;
     let stopped = supervisor.stop(Duration::from_millis(node.grace)).await;

@@ -192,7 +192,7 @@ impl<I: Serialize + DeserializeOwned + Send + Sync + 'static> Builder<I, Before>
 
     /// Waits for this long, under a name of its own.
     #[must_use]
-    pub fn sleep(self, name: &'static str, pause: Duration) -> Self {
+    pub fn timer(self, name: &'static str, pause: Duration) -> Self {
         let timer = Part::waits(name, Run::Timer(pause));
         self.with([timer], Role::Compensable)
     }
@@ -272,7 +272,7 @@ impl<I: Serialize + DeserializeOwned + Send + Sync + 'static> Builder<I, After> 
 
     /// Waits for this long, under a name of its own.
     #[must_use]
-    pub fn sleep(self, name: &'static str, pause: Duration) -> Self {
+    pub fn timer(self, name: &'static str, pause: Duration) -> Self {
         let timer = Part::waits(name, Run::Timer(pause));
         self.with([timer], Role::Forward)
     }

@@ -24,8 +24,15 @@ use super::step::{At, Phase};
 use super::store::{Birth, Heard, Hold, Place};
 use super::story::{Direction, Millis, Progress, Story};
 use super::{Error, SagaId};
-use crate::batch;
 use crate::testing::crash_point;
+
+/// The pauses before a move that could not be written is tried again.
+const TRIES: [Duration; 4] = [
+    Duration::from_millis(20),
+    Duration::from_millis(100),
+    Duration::from_millis(500),
+    Duration::from_secs(2),
+];
 
 /// A saga in the hands of this process.
 pub(super) struct Live {
@@ -387,18 +394,12 @@ impl Inner {
     /// Makes a move.
     async fn make(&self, live: &mut Live, step: Option<LocalStep>, then: Then) -> Result<(), Left> {
         let made = self.submit(live, step, then).await;
-        let moved = match made {
-            Ok(moved) => moved,
-            Err(trouble) => {
-                let is_birth = live.birth.is_some();
-                return Err(match trouble {
-                    // The first try of this very birth went well, and its answer got lost.
-                    journal::Trouble::Stale if is_birth => Left::GivenUp(None),
-                    journal::Trouble::Stale => Left::Lost,
-                    trouble => Left::GivenUp(Some(trouble)),
-                });
-            }
-        };
+        let moved = made.map_err(|trouble| match trouble {
+            // The first try of this very birth went well, and its answer got lost.
+            journal::Trouble::Stale if live.birth.is_some() => Left::GivenUp(None),
+            journal::Trouble::Stale => Left::Lost,
+            trouble => Left::GivenUp(Some(trouble)),
+        })?;
         crash_point("saga.moved");
         live.story = moved.story;
         live.place.moves += 1;
@@ -420,29 +421,46 @@ impl Inner {
         }
     }
 
-    /// Has a move made, with others or alone.
+    /// Has a move made. What was learned elsewhere is worth a few tries: who lost it would have to ask
+    /// again.
     async fn submit(
         &self,
         live: &Live,
         step: Option<LocalStep>,
         then: Then,
     ) -> Result<Box<journal::Moved>, journal::Trouble> {
-        let one = |step| Move {
+        for pause in TRIES {
+            let made = self.try_to(live, step.as_ref(), then).await;
+            match made {
+                Err(journal::Trouble::Failed(_)) if live.dirty => sleep(pause).await,
+                made => return made,
+            }
+        }
+        self.try_to(live, step.as_ref(), then).await
+    }
+
+    /// Has a move made, with others or alone.
+    async fn try_to(
+        &self,
+        live: &Live,
+        step: Option<&LocalStep>,
+        then: Then,
+    ) -> Result<Box<journal::Moved>, journal::Trouble> {
+        let one = || Move {
             place: live.place,
             declared: Arc::clone(&live.declared),
             birth: live.birth.clone(),
             story: live.story.clone(),
-            step,
+            step: step.map(LocalStep::again),
             then,
         };
-        let again = step.as_ref().map(LocalStep::again);
-        let made = self.batcher.submit(one(step)).await;
+        let made = self.batcher.submit(one()).await;
         match made.map_err(journal::Trouble::from)? {
             Made::Moved(moved) => Ok(moved),
             Made::Alone => {
                 let place = self.alone.acquire().await;
                 let _place = place.map_err(|_closed| journal::Trouble::Stopped)?;
-                match self.journal.alone(&one(again)).await? {
+                match self.journal.alone(&one()).await? {
                     Made::Moved(moved) => Ok(moved),
                     Made::Alone => Err(journal::Trouble::Stale),
                 }
@@ -462,30 +480,5 @@ async fn contained<T>(limit: Duration, work: impl Future<Output = T>) -> Result<
             Err(Failed::unsure(format!("panicked: {why}")))
         }
         Err(_elapsed) => Err(Failed::unsure(format!("timed out after {limit:?}"))),
-    }
-}
-
-impl From<batch::Error<journal::Error>> for journal::Trouble {
-    fn from(error: batch::Error<journal::Error>) -> Self {
-        match error {
-            batch::Error::Refused(journal::Error::Stale) => Self::Stale,
-            batch::Error::Refused(error) => Self::Failed(Arc::new(error)),
-            batch::Error::Failed(error) => match *error {
-                journal::Error::Stale => Self::Stale,
-                _ => Self::Failed(error),
-            },
-            batch::Error::Stopped => Self::Stopped,
-            batch::Error::Overloaded => Self::Overloaded,
-            _ => Self::Cut,
-        }
-    }
-}
-
-impl From<journal::Error> for journal::Trouble {
-    fn from(error: journal::Error) -> Self {
-        match error {
-            journal::Error::Stale => Self::Stale,
-            error => Self::Failed(Arc::new(error)),
-        }
     }
 }

@@ -204,7 +204,10 @@ impl Engine {
     /// When there is no such saga, or the database can't be asked.
     pub async fn wait(&self, id: SagaId) -> Result<Ended, Error> {
         let ended = self.0.expect(id.as_uuid());
-        ended.wait().await
+        match ended.look().await? {
+            Some(ended) => Ok(ended),
+            None => ended.wait().await,
+        }
     }
 
     fn presence(&self) -> Presence {
@@ -325,6 +328,8 @@ impl Inner {
             Left::Lost => {
                 super::tally::lost(worker);
                 tracing::warn!(worker, saga.id = %id, "lock lost");
+                // Unless it is ours after all, and only the answer to our last move got lost.
+                lock(&self.back).push(Fence { id, token });
             }
             Left::GivenUp(trouble) => {
                 if let Some(trouble) = trouble {
@@ -389,14 +394,18 @@ impl Expected {
                 Ok(Err(_replaced)) => sleep(LOOK).await,
                 Err(_elapsed) => {}
             }
-            let mut connection = self.engine.settings.pool.acquire().await?;
-            let id = SagaId::from(self.id);
-            let view = self.engine.sagas.get(&mut connection, id).await?;
-            let view = view.ok_or(Error::NotFound(id))?;
-            if let Some(ended) = view.ended() {
+            if let Some(ended) = self.look().await? {
                 return Ok(ended);
             }
         }
+    }
+
+    /// How it has ended, if it has.
+    async fn look(&self) -> Result<Option<Ended>, Error> {
+        let mut connection = self.engine.settings.pool.acquire().await?;
+        let id = SagaId::from(self.id);
+        let view = self.engine.sagas.get(&mut connection, id).await?;
+        Ok(view.ok_or(Error::NotFound(id))?.ended())
     }
 }
 

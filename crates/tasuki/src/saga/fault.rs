@@ -5,10 +5,6 @@ use super::step::Phase;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(feature = "testing"),
-    expect(dead_code, reason = "asked for, and never there")
-)]
 pub(super) enum What {
     /// It says no before it has done anything.
     Abort,

@@ -21,11 +21,11 @@ use super::step::{At, Phase};
 use super::store::{Birth, Heard, Hold, Place, Store, Written};
 use super::story::{Direction, Millis, Progress, Story};
 use super::tx::{Limits, Tx};
-use crate::batch::{Group, Ran};
+use crate::{Clock, is_away};
+use crate::batch::{self, Group, Ran};
 use crate::lease::{Line, OwnPool, Owner, Route};
 use crate::testing::crash_point;
 use crate::worker::panic_message;
-use crate::{Clock, is_away};
 
 /// How long a step may take in a transaction that others wait for.
 const SHARED_STEP: Duration = Duration::from_secs(2);
@@ -126,6 +126,31 @@ pub(super) enum Trouble {
     Cut,
 }
 
+impl From<batch::Error<Error>> for Trouble {
+    fn from(error: batch::Error<Error>) -> Self {
+        match error {
+            batch::Error::Refused(Error::Stale) => Self::Stale,
+            batch::Error::Refused(error) => Self::Failed(Arc::new(error)),
+            batch::Error::Failed(error) => match *error {
+                Error::Stale => Self::Stale,
+                _ => Self::Failed(error),
+            },
+            batch::Error::Stopped => Self::Stopped,
+            batch::Error::Overloaded => Self::Overloaded,
+            _ => Self::Cut,
+        }
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Stale => Self::Stale,
+            error => Self::Failed(Arc::new(error)),
+        }
+    }
+}
+
 /// Why nothing is to be written.
 #[derive(Clone, Copy, Debug)]
 enum Skipped {
@@ -210,7 +235,7 @@ impl Journal {
             .collect();
         let written = rows(moves, &made)?;
         let heard = self.commit(tx, &written).await?;
-        crash_point("saga.written");
+        crash_point("saga.committed");
         Ok(verdicts(moves, made, heard))
     }
 
@@ -276,7 +301,7 @@ impl Journal {
             if heard.len() < written.len() {
                 return Err(Error::Stale);
             }
-            crash_point("saga.moved");
+            crash_point("saga.written");
             tx.commit().await?;
             return Ok(heard);
         }

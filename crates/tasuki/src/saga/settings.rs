@@ -1,4 +1,4 @@
-//! How an engine works, as its user says.
+//! How an engine works.
 
 use std::time::Duration;
 

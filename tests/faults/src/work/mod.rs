@@ -1,5 +1,6 @@
 //! What the service does: one effect for each event and for each job.
 
+pub(crate) mod saga;
 mod store;
 
 use std::time::Duration;

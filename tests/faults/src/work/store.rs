@@ -1,6 +1,6 @@
 //! The effects.
 
-use sqlx::PgConnection;
+use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 /// One row for each: nothing is unique, so that a second effect is a second row.
@@ -23,4 +23,37 @@ pub(super) async fn effect_of_job(tx: &mut PgConnection, id: Uuid) -> sqlx::Resu
         effects(tx, "job", &[id]).await?;
     }
     Ok(())
+}
+
+/// A provider elsewhere, as far as it matters here: remembers what it was asked for, and does each key
+/// once. What is undone before it was done is never done.
+pub(super) async fn ask_provider(
+    pool: &PgPool,
+    key: &str,
+    undoes: Option<&str>,
+) -> sqlx::Result<()> {
+    let mut tx = tasuki::begin(pool).await?;
+    let ask = "INSERT INTO app.provider (key, kind) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+    match undoes {
+        None => {
+            sqlx::query(ask)
+                .bind(key)
+                .bind("act")
+                .execute(&mut *tx)
+                .await?
+        }
+        Some(action) => {
+            sqlx::query(ask)
+                .bind(action)
+                .bind("never")
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query(ask)
+                .bind(key)
+                .bind("undo")
+                .execute(&mut *tx)
+                .await?
+        }
+    };
+    tx.commit().await
 }

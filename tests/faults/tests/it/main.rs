@@ -8,5 +8,6 @@ mod crash;
 mod database;
 mod platform;
 mod restart;
+mod saga;
 mod site;
 mod twopc;

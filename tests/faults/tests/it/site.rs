@@ -20,7 +20,7 @@ use tokio::process::{Child, Command};
 use uuid::Uuid;
 
 /// How long everything may take to come to rest after the last fault.
-const REST: Duration = Duration::from_secs(40);
+pub(crate) const REST: Duration = Duration::from_secs(40);
 
 /// `short` in `make test`, `long` in `make faults`.
 pub(crate) fn stretched<T>(short: T, long: T) -> T {

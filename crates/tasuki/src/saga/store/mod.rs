@@ -20,8 +20,9 @@ use sql::{AMEND, BEREAVE, CALL, CLOSE, EXISTS, FENCE, GET, HOLD, LIST, SAGAS, SI
 pub(super) const SAVEPOINT: &str = "SAVEPOINT step";
 /// Takes the next one: the last step is kept.
 pub(super) const NEXT_SAVEPOINT: &str = "RELEASE SAVEPOINT step; SAVEPOINT step";
-/// Keeps the last step.
-pub(super) const RELEASE: &str = "RELEASE SAVEPOINT step";
+/// Keeps the last step. What is left is ours to write, and may take its time.
+pub(super) const RELEASE: &str =
+    "RELEASE SAVEPOINT step; SET LOCAL statement_timeout = 20000; SET LOCAL lock_timeout = 20000";
 /// Takes back what a step has written.
 pub(super) const ROLL_BACK: &str = "ROLLBACK TO SAVEPOINT step";
 
@@ -186,9 +187,7 @@ impl Store {
             .bind(column(&born, |saga| saga.story.as_str()))
             .bind(column(&born, |saga| saga.hold.pause()))
             .bind(column(&born, |saga| saga.awaits.as_deref()))
-            .bind(column(&births, |birth| {
-                birth.deadline.map(|deadline| deadline.as_secs_f64())
-            }))
+            .bind(column(&births, |birth| birth.deadline.map(seconds)))
             .bind(column(&births, |birth| birth.traceparent.as_deref()))
             .bind(column(&born, |saga| saga.place.token));
         let rows = query.fetch_all(connection).await?;
@@ -372,10 +371,17 @@ impl Hold {
 
     fn pause(self) -> Option<f64> {
         match self {
-            Self::Wait(pause) => pause.map(|pause| pause.as_secs_f64()),
+            Self::Wait(pause) => pause.map(seconds),
             Self::Keep | Self::End => None,
         }
     }
+}
+
+/// Longer waits are cut: one that the database can't add to a time would fail its whole batch.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+fn seconds(wait: Duration) -> f64 {
+    wait.min(LONGEST).as_secs_f64()
 }
 
 /// One array of a column.

@@ -174,8 +174,7 @@ async fn a_saga_that_waits_is_cancelled_at_once() {
     let world = &bench.world;
     let definition = define::<u32>("timer", 1)
         .local(l::<0>(world), |saga| Ok(*saga.input()))
-        // sleep: a step of the saga, not of the test
-        .sleep("cooling_off", HOUR)
+        .timer("cooling_off", HOUR)
         .build()
         .unwrap();
     let process = bench.process(&Registry::new().with(&definition));
@@ -199,8 +198,7 @@ async fn a_cancellation_behind_the_pivot_comes_too_late() {
     let world = &bench.world;
     let definition = define::<u32>("late", 1)
         .pivot_local(l::<0>(world), |saga| Ok(*saga.input()))
-        // sleep: a step of the saga, not of the test
-        .sleep("shipping", HOUR)
+        .timer("shipping", HOUR)
         .local(F::<1>(world.clone()), |saga| Ok(*saga.input()))
         .build()
         .unwrap();
@@ -228,8 +226,7 @@ async fn a_saga_that_takes_too_long_turns_back() {
     let definition = define::<u32>("slow", 1)
         .timeout(Duration::from_millis(300))
         .local(l::<0>(world), |saga| Ok(*saga.input()))
-        // sleep: a step of the saga, not of the test
-        .sleep("cooling_off", HOUR)
+        .timer("cooling_off", HOUR)
         .build()
         .unwrap();
     let (ended, _) = bench.run(&definition).await;

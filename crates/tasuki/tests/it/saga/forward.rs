@@ -267,8 +267,7 @@ async fn a_timer_holds_a_saga_up_until_its_time() {
     let world = &bench.world;
     let definition = define::<u32>("timer", 1)
         .local(l::<0>(world), |saga| Ok(*saga.input()))
-        // sleep: a step of the saga, not of the test
-        .sleep("cooling_off", HOUR)
+        .timer("cooling_off", HOUR)
         .local(l::<1>(world), |saga| Ok(*saga.input()))
         .build()
         .unwrap();

@@ -23,6 +23,29 @@ async fn many_sagas_at_once_end_each_with_its_own_effects() {
 }
 
 #[tokio::test]
+async fn what_there_is_no_room_for_waits_in_the_database_for_whoever_has_room() {
+    let bench = Bench::new().await;
+    let world = &bench.world;
+    world.tell("a:act", vec![Answer::Hold; 3]);
+    let definition = three_remote(world);
+    let registry = Registry::new().with(&definition);
+    let full = bench.process_of(&registry, bench.settings("one").slots(3));
+    for n in 0..3 {
+        full.engine.begin(&definition, &n).await.unwrap();
+    }
+    let fourth = full.engine.begin(&definition, &4).await.unwrap();
+    assert_eq!(bench.view(fourth).await.state, State::Started);
+    assert_eq!(bench.view(fourth).await.locked_by, None);
+    let free = bench.process_of(&registry, bench.settings("two"));
+    let ended = free.engine.wait(fourth).await.unwrap();
+    assert_eq!(ended.state, State::Completed);
+    assert_eq!(world.log().len(), 3 + 3);
+    world.gate.notify_waiters();
+    full.stop().await;
+    free.stop().await;
+}
+
+#[tokio::test]
 async fn a_stale_saga_fails_alone_and_the_others_of_its_batch_are_unharmed() {
     let bench = Bench::new().await;
     let world = &bench.world;
@@ -130,6 +153,8 @@ async fn a_move_leaves_its_row_on_its_page_where_no_index_need_know_of_it() {
     let runs = numbers.iter().map(|n| process.engine.run(&definition, n));
     futures_util::future::join_all(runs).await;
     process.stop().await;
+    // Sessions tell what they have counted when they end.
+    drop(process);
     let hot = |what: &str| {
         format!(
             "SELECT {what} FROM pg_stat_user_tables
