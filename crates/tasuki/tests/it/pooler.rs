@@ -17,8 +17,11 @@ use tasuki::inbox::{self, Inbox};
 use tasuki::jobs::{Context, Failure, Job, Jobs, Queue, Registry, Repeat, Schedules};
 use tasuki::lease::Route;
 use tasuki::outbox::{self, Event, Outbox, Reconciler, RelaySettings, Routes};
+use tasuki::saga::{
+    self, Again, At, Engine, Fail, Local, LocalUndo, Sagas, Settings, State, Step, Tx,
+};
 use tasuki::upkeep::Upkeep;
-use tasuki::worker::{Worker, drain};
+use tasuki::worker::{Stopped, Supervisor, Worker, drain};
 use tasuki::{Clock, Schema, uuid_v7};
 use tasuki_stack::PgBouncer;
 use tasuki_testkit::{TestDb, breakable};
@@ -132,6 +135,77 @@ async fn behind_a_pooler_two_relays_publish_everything_once() {
     assert!(arrived(&bus) == sent, "{} arrived", arrived(&bus).len());
     let published = pooled.count("SELECT count(*) FROM app.outbox_published");
     assert_eq!(published.await, 2000);
+}
+
+/// One effect per saga, and none of one that is refused behind it.
+struct Effect;
+
+impl Step for Effect {
+    const NAME: &'static str = "effect";
+    type Input = u32;
+    type Output = ();
+    type Failure = Fail<sqlx::Error>;
+}
+
+impl Local for Effect {
+    async fn act(&self, tx: &mut Tx, n: &u32, _: &At) -> Result<(), Fail<sqlx::Error>> {
+        effect(tx.get().await?, &format!("saga {n}")).await?;
+        Ok(())
+    }
+}
+
+impl LocalUndo for Effect {
+    async fn undo(&self, tx: &mut Tx, n: &u32, (): &(), _: &At) -> Result<(), Again> {
+        sqlx::query("DELETE FROM app.effects WHERE name = 'saga ' || $1")
+            .bind(n.to_string())
+            .execute(tx.get().await?)
+            .await?;
+        Ok(())
+    }
+}
+
+struct Refuse;
+
+impl Step for Refuse {
+    const NAME: &'static str = "refuse";
+    type Input = u32;
+    type Output = ();
+    type Failure = Fail<std::io::Error>;
+}
+
+impl Local for Refuse {
+    async fn act(&self, _: &mut Tx, n: &u32, _: &At) -> Result<(), Fail<std::io::Error>> {
+        match n.is_multiple_of(2) {
+            true => Ok(()),
+            false => Err(Fail::abort(std::io::Error::other("odd"))),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_pooler_sagas_are_done_whole_or_undone() {
+    let pooled = Pooled::start("pooled-saga").await;
+    let sagas = Sagas::new(&schema());
+    let definition = saga::define::<u32>("pooled", 1)
+        .local(Effect, |saga| Ok(*saga.input()))
+        .pivot_local(Refuse, |saga| Ok(*saga.input()))
+        .build()
+        .unwrap();
+    let registry = saga::Registry::new().with(&definition);
+    let settings = Settings::new("app.sagas", pooled.pool()).route(Route::Pooler);
+    let engine = Engine::new(&sagas, registry, settings).unwrap();
+    let supervisor = Supervisor::new(Clock::system());
+    engine.start(&supervisor);
+    let numbers: Vec<u32> = (0..40).collect();
+    let runs = numbers.iter().map(|n| engine.run(&definition, n));
+    let ended = futures_util::future::join_all(runs).await;
+    let whole = ended
+        .into_iter()
+        .filter(|ended| ended.as_ref().unwrap().state == State::Completed);
+    assert_eq!(whole.count(), 20);
+    assert_eq!(pooled.count("SELECT count(*) FROM app.effects").await, 20);
+    let stopped = supervisor.stop(Duration::from_secs(10)).await;
+    assert_eq!(stopped, Stopped::Finished);
 }
 
 #[tokio::test(flavor = "multi_thread")]
