@@ -21,11 +21,11 @@ use super::step::{At, Phase};
 use super::store::{Birth, Heard, Hold, Place, Store, Written};
 use super::story::{Direction, Millis, Progress, Story};
 use super::tx::{Limits, Tx};
-use crate::{Clock, is_away};
 use crate::batch::{self, Group, Ran};
 use crate::lease::{Line, OwnPool, Owner, Route};
 use crate::testing::crash_point;
 use crate::worker::panic_message;
+use crate::{Clock, is_away};
 
 /// How long a step may take in a transaction that others wait for.
 const SHARED_STEP: Duration = Duration::from_secs(2);
