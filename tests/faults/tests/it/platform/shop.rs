@@ -37,6 +37,8 @@ const METHODS: [&str; 7] = [
 const FLOWS: [&str; 2] = ["orchestrated", "choreographed"];
 /// SKUs, and pieces of each: fewer than are wanted.
 const SKUS: usize = 5;
+/// Buyers at a time.
+const AT_ONCE: usize = 8;
 /// How long everything may take to come to rest.
 const REST: Duration = Duration::from_secs(120);
 
@@ -147,13 +149,18 @@ impl Market {
     }
 
     async fn sell(&self, sku: &str, pieces: i64) {
-        let shops = self.shops.read().await.clone();
-        let put = self
-            .client
-            .put(format!("{}/v1/products/{sku}", shops[0]))
-            .bearer_auth(&self.key)
-            .json(&json!({ "price": 100, "currency": "EUR" }));
-        assert_eq!(put.send().await.unwrap().status(), 200);
+        // A process that has just started may be busy with itself, and says so.
+        eventually_within(REST, "it is for sale", async || {
+            let shop = self.shops.read().await.first()?.clone();
+            let put = self
+                .client
+                .put(format!("{shop}/v1/products/{sku}"))
+                .bearer_auth(&self.key)
+                .json(&json!({ "price": 100, "currency": "EUR" }));
+            let status = put.send().await.ok()?.status();
+            status.is_success().then_some(())
+        })
+        .await;
         let body = json!({ "stock_keeping_unit": sku, "quantity": pieces });
         self.ask("/v1/stock/receipts", sku, &body).await;
     }
@@ -184,7 +191,7 @@ impl Market {
     /// Buys `orders` things, a few at a time.
     async fn rush(&self, orders: usize) {
         let next = AtomicUsize::new(0);
-        let buyers = (0..8).map(async |_| {
+        let buyers = (0..AT_ONCE).map(async |_| {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= orders {
@@ -375,8 +382,8 @@ async fn die_at(name: &str, points: &[&str]) {
     let mut bought = 0;
     let mut deaths = std::pin::pin!(deaths);
     loop {
-        let batch = bought..bought + 24;
-        bought += 24;
+        let batch = bought..bought + AT_ONCE;
+        bought += AT_ONCE;
         let buying = join_all(batch.map(|number| market.buy(number)));
         let mut buying = std::pin::pin!(buying);
         tokio::select! {
