@@ -144,7 +144,11 @@ impl World {
     /// How far the consumer of events is: not delivered yet, and delivered but not settled.
     pub(crate) async fn unsettled(&self) -> (u64, usize) {
         let stream = self.jetstream.get_stream(self.stream()).await.unwrap();
-        let info = stream.consumer_info(&self.durable()).await.unwrap();
+        // Whoever has just started makes it soon.
+        let info = eventually("there is a consumer", async || {
+            stream.consumer_info(&self.durable()).await.ok()
+        });
+        let info = info.await;
         (info.num_pending, info.num_ack_pending)
     }
 
