@@ -13,13 +13,12 @@ use tasuki_contract::entitlement::{
 use tasuki_contract::error::ErrorBody;
 use tasuki_contract::names::Sku;
 use tasuki_service::auth::{Caller, Unattended};
-use tasuki_service::http::{ApiError, Json, answer};
+use tasuki_service::http::{ApiError, IdempotencyKey, Json, answer};
 use tasuki_service::telemetry::trace;
 use tokio::time::timeout;
 use tracing::Span;
 
 use super::access::{Consume, Grant, Revoke};
-use super::key::IdempotencyKey;
 use super::{App, batch_failed, named};
 use crate::commands::{Command, Form, Served, lock};
 use crate::domain::{Operation, Order};

@@ -2,7 +2,6 @@
 
 mod access;
 mod changes;
-mod key;
 mod reads;
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! HTTP as every service speaks it.
 //!
 //! Whatever happens, an answer that is not a success has the body `{code, message}`: errors
-//! of handlers ([`ApiError`]), of extractors ([`Json`], [`Path`], [`Query`]), of the router
+//! of handlers ([`ApiError`]), of extractors ([`Json`], [`Path`], [`Query`], [`IdempotencyKey`]), of the router
 //! (404, 405), of limits and panics (`envelope`), and of the protocol itself
 //! (`protocol`). Every answer to a request carries the request id.
 //!
@@ -13,6 +13,7 @@ mod envelope;
 mod error;
 mod extract;
 mod health;
+mod key;
 mod protocol;
 mod server;
 mod shape;
@@ -22,4 +23,5 @@ pub use envelope::Envelope;
 pub use error::{ApiError, answer};
 pub use extract::{Json, Path, Query};
 pub use health::{Check, Health};
+pub use key::IdempotencyKey;
 pub use server::serve;

@@ -8,10 +8,9 @@ use tasuki_contract::shop::{
     Notices, Product, ProductBody, ReceiptBody, Reconciliation, Stock, Transfer, TransferBody,
 };
 use tasuki_service::auth::{Operator, Unattended};
-use tasuki_service::http::{ApiError, Json, Path};
+use tasuki_service::http::{ApiError, IdempotencyKey, Json, Path};
 
 use super::access::Manage;
-use super::key::IdempotencyKey;
 use super::{App, failed, named, request, respond};
 use crate::domain::Price;
 use crate::error::Error;

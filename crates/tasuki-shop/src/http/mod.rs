@@ -1,7 +1,6 @@
 //! The API of the shop.
 
 mod access;
-mod key;
 mod manage;
 mod orders;
 
@@ -14,7 +13,7 @@ use tasuki::twopc;
 use tasuki_contract::names::InvalidName;
 use tasuki_contract::shop as wire;
 use tasuki_service::auth::Caller;
-use tasuki_service::http::{ApiError, answer};
+use tasuki_service::http::{ApiError, IdempotencyKey, answer};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -25,7 +24,6 @@ use crate::error::Error;
 use crate::queries::Queries;
 use crate::transfer::Transfers;
 use crate::verify::Reconciler;
-use key::IdempotencyKey;
 
 /// Says that an answer had been given before.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");

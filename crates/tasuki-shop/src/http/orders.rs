@@ -8,10 +8,9 @@ use tasuki_contract::ids::OrderId;
 use tasuki_contract::names::PurchaseId;
 use tasuki_contract::shop::{Order, OrderTaken, PlaceOrder};
 use tasuki_service::auth::{Caller, Permitted};
-use tasuki_service::http::{ApiError, Json, Path};
+use tasuki_service::http::{ApiError, IdempotencyKey, Json, Path};
 
 use super::access;
-use super::key::IdempotencyKey;
 use super::{App, failed, named, request, respond};
 use crate::domain::{Basket, MAX_ITEMS, MAX_QUANTITY, Wanted, twice};
 use crate::error::Error;

@@ -2,10 +2,12 @@
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
-use tasuki_service::http::ApiError;
+
+use super::error::ApiError;
 
 /// The one key of a request. Whether it is well formed, the library says.
-pub(crate) struct IdempotencyKey(pub(crate) String);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdempotencyKey(pub String);
 
 impl<St: Send + Sync> FromRequestParts<St> for IdempotencyKey {
     type Rejection = ApiError;
