@@ -4,15 +4,14 @@ use axum::extract::State;
 use axum::response::Response;
 use http::header::HeaderName;
 use http::{HeaderValue, StatusCode};
-use serde::Serialize;
 use tasuki::batch;
-use tasuki::idempotency::{self, LockNumber, Reply, Request, RequestHash};
+use tasuki::idempotency::{self, LockNumber, Reply, Request};
 use tasuki_contract::entitlement::{
     Bulk, BulkResults, ConsumeBody, Entitlement, GrantBody, RevokeBody,
 };
 use tasuki_contract::error::ErrorBody;
 use tasuki_contract::names::Sku;
-use tasuki_service::auth::{Caller, Unattended};
+use tasuki_service::auth::Unattended;
 use tasuki_service::http::{ApiError, IdempotencyKey, Json, answer};
 use tasuki_service::telemetry::trace;
 use tokio::time::timeout;
@@ -57,7 +56,7 @@ pub(super) async fn grant(
     key: IdempotencyKey,
     Json(body): Json<GrantBody>,
 ) -> Result<Response, ApiError> {
-    let request = request(&writer.caller, &key, "/v1/entitlements/grants", &body)?;
+    let request = key.request(&writer.caller, "/v1/entitlements/grants", &body)?;
     let order = grant_order(body, "")?;
     serve_one(&app, "GRANT", request, order).await
 }
@@ -85,7 +84,7 @@ pub(super) async fn revoke(
     key: IdempotencyKey,
     Json(body): Json<RevokeBody>,
 ) -> Result<Response, ApiError> {
-    let request = request(&writer.caller, &key, "/v1/entitlements/revokes", &body)?;
+    let request = key.request(&writer.caller, "/v1/entitlements/revokes", &body)?;
     let order = revoke_order(body, "")?;
     serve_one(&app, "REVOKE", request, order).await
 }
@@ -113,7 +112,7 @@ pub(super) async fn consume(
     key: IdempotencyKey,
     Json(body): Json<ConsumeBody>,
 ) -> Result<Response, ApiError> {
-    let request = request(&writer.caller, &key, "/v1/entitlements/consumes", &body)?;
+    let request = key.request(&writer.caller, "/v1/entitlements/consumes", &body)?;
     let quantity = positive("quantity", body.quantity)?;
     let order = Order {
         user: named("", "user_id", body.user_id)?,
@@ -147,7 +146,7 @@ pub(super) async fn grant_many(
     key: IdempotencyKey,
     Json(body): Json<Bulk<GrantBody>>,
 ) -> Result<Response, ApiError> {
-    let request = request(&writer.caller, &key, "/v1/entitlements/grants/bulk", &body)?;
+    let request = key.request(&writer.caller, "/v1/entitlements/grants/bulk", &body)?;
     serve_many(&app, "GRANT", request, body, grant_order).await
 }
 
@@ -173,23 +172,8 @@ pub(super) async fn revoke_many(
     key: IdempotencyKey,
     Json(body): Json<Bulk<RevokeBody>>,
 ) -> Result<Response, ApiError> {
-    let request = request(&writer.caller, &key, "/v1/entitlements/revokes/bulk", &body)?;
+    let request = key.request(&writer.caller, "/v1/entitlements/revokes/bulk", &body)?;
     serve_many(&app, "REVOKE", request, body, revoke_order).await
-}
-
-/// The request under its key. It is the same as another when its canonical form is: the body as
-/// we understood it, so that neither the order of its fields nor their spelling counts.
-fn request<T: Serialize>(
-    caller: &Caller,
-    key: &IdempotencyKey,
-    path: &str,
-    body: &T,
-) -> Result<Request, ApiError> {
-    let body = serde_json::to_vec(body).map_err(|error| ApiError::internal(&error))?;
-    let hash = RequestHash::of("POST", path, &body);
-    Request::new(caller.identity(), key.0.as_str(), hash).map_err(|_invalid| {
-        ApiError::bad_request("Idempotency-Key has 1 to 255 visible ASCII characters")
-    })
 }
 
 async fn serve_one(

@@ -11,7 +11,7 @@ use tasuki_service::auth::{Operator, Unattended};
 use tasuki_service::http::{ApiError, IdempotencyKey, Json, Path};
 
 use super::access::Manage;
-use super::{App, failed, named, request, respond};
+use super::{App, failed, named, respond};
 use crate::domain::Price;
 use crate::error::Error;
 use crate::store::catalogue;
@@ -92,7 +92,7 @@ pub(super) async fn receive(
     key: IdempotencyKey,
     Json(body): Json<ReceiptBody>,
 ) -> Result<Response, ApiError> {
-    let request = request(&manager.caller, &key, "/v1/stock/receipts", &body)?;
+    let request = key.request(&manager.caller, "/v1/stock/receipts", &body)?;
     check(&body.stock_keeping_unit, body.quantity)?;
     respond(app.commands.receive(&request, &body).await)
 }
@@ -145,7 +145,7 @@ pub(super) async fn transfer(
     key: IdempotencyKey,
     Json(body): Json<TransferBody>,
 ) -> Result<Response, ApiError> {
-    let request = request(&manager.caller, &key, "/v1/stock/transfers", &body)?;
+    let request = key.request(&manager.caller, "/v1/stock/transfers", &body)?;
     check(&body.stock_keeping_unit, body.quantity)?;
     if body.from == body.to {
         return Err(ApiError::bad_request("from and to are the same"));

@@ -7,13 +7,11 @@ mod orders;
 use axum::response::Response;
 use axum::routing::post;
 use http::{HeaderName, HeaderValue, StatusCode};
-use serde::Serialize;
-use tasuki::idempotency::{self, Outcome, Request, RequestHash};
+use tasuki::idempotency::{self, Outcome};
 use tasuki::twopc;
 use tasuki_contract::names::InvalidName;
 use tasuki_contract::shop as wire;
-use tasuki_service::auth::Caller;
-use tasuki_service::http::{ApiError, IdempotencyKey, answer};
+use tasuki_service::http::{ApiError, answer};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -56,20 +54,6 @@ pub(crate) fn routes(app: App) -> OpenApiRouter {
         .routes(routes!(manage::reconciliation))
         .routes(routes!(manage::notices))
         .with_state(app)
-}
-
-/// The request under its key. It is the same as another when its canonical form is.
-fn request<T: Serialize>(
-    caller: &Caller,
-    key: &IdempotencyKey,
-    path: &str,
-    body: &T,
-) -> Result<Request, ApiError> {
-    let body = serde_json::to_vec(body).map_err(|error| ApiError::internal(&error))?;
-    let hash = RequestHash::of("POST", path, &body);
-    Request::new(caller.identity(), key.0.as_str(), hash).map_err(|_invalid| {
-        ApiError::bad_request("Idempotency-Key has 1 to 255 visible ASCII characters")
-    })
 }
 
 fn respond(outcome: Result<Outcome, Error>) -> Result<Response, ApiError> {

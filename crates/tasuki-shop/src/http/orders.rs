@@ -11,7 +11,7 @@ use tasuki_service::auth::{Caller, Permitted};
 use tasuki_service::http::{ApiError, IdempotencyKey, Json, Path};
 
 use super::access;
-use super::{App, failed, named, request, respond};
+use super::{App, failed, named, respond};
 use crate::domain::{Basket, MAX_ITEMS, MAX_QUANTITY, Wanted, twice};
 use crate::error::Error;
 
@@ -39,7 +39,7 @@ pub(super) async fn place(
     Json(body): Json<PlaceOrder>,
 ) -> Result<Response, ApiError> {
     buyer.owns(&body.user_id)?;
-    let request = request(&buyer.caller, &key, "/v1/orders", &body)?;
+    let request = key.request(&buyer.caller, "/v1/orders", &body)?;
     let basket = basket(body)?;
     respond(app.commands.place(&request, basket).await)
 }
