@@ -58,6 +58,20 @@ impl Part {
             Self::Orders => "orders",
         }
     }
+
+    /// What it does something about.
+    const fn hears(self, what: EventType) -> bool {
+        use EventType as It;
+        match self {
+            Self::Payment => matches!(what, It::OrderCreated | It::StockFailed | It::StockReleased),
+            Self::Inventory => matches!(what, It::PaymentCompleted | It::EntitlementsRevoked),
+            Self::Fulfilment => matches!(what, It::StockReserved | It::ConfirmationFailed),
+            Self::Orders => matches!(
+                what,
+                It::EntitlementsGranted | It::PaymentFailed | It::PaymentRefunded
+            ),
+        }
+    }
 }
 
 /// What a part does when it hears of something.
@@ -70,6 +84,13 @@ pub(crate) struct Dancer {
 impl Reaction for Dancer {
     fn consumer(&self) -> &str {
         self.part.as_str()
+    }
+
+    fn wants(&self, delivery: &Delivery) -> bool {
+        // What can't be read is told as such.
+        heard(&delivery.payload).map_or(true, |heard| {
+            heard.is_some_and(|heard| self.part.hears(heard.what))
+        })
     }
 
     async fn react(
@@ -88,6 +109,10 @@ impl Reaction for Dancer {
         };
         // Also when there is no such order: another copy of the database may not have it yet.
         Ok(told?)
+    }
+
+    fn committed(&self) {
+        self.parts.jobs.ring();
     }
 }
 

@@ -36,8 +36,6 @@ const AT_ONCE: i64 = 100;
 const EXPIRY_POLL: Duration = Duration::from_millis(500);
 /// Jobs that run side by side: they wait for others most of the time.
 const ERRANDS: usize = 32;
-/// How often the queue is looked at: a reaction that has committed can't ring.
-const ERRAND_POLL: Duration = Duration::from_millis(100);
 
 /// Everything that workers share.
 pub(crate) struct Staff<'a> {
@@ -71,7 +69,7 @@ impl Staff<'_> {
         }
         let queue = Queue::new(errands::QUEUE).concurrency(ERRANDS);
         let registry = errands::registry(self.parts);
-        let queue = queue.poll(ERRAND_POLL).lease(self.own.outbox.leased.lease);
+        let queue = queue.lease(self.own.outbox.leased.lease);
         service = service.worker(queue.worker(&self.parts.jobs, &pool, &registry)?);
         if let Some(coordinator) = self.coordinator {
             service = service

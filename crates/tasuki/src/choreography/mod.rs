@@ -145,7 +145,7 @@ impl Choreography {
         for event in &mut events {
             event.join(correlation_id, None, None);
         }
-        self.write(tx, None, &events).await
+        self.write(tx, &[], &events).await
     }
 
     /// Does `work` because of `cause`, in a transaction of its own, and tells the events that it
@@ -197,11 +197,12 @@ impl Choreography {
         E: From<Error>,
         W: AsyncFnOnce(&mut PgConnection) -> Result<Vec<Event>, E>,
     {
-        if self.arrive(tx, consumer, cause).await? == Arrival::Duplicate {
+        let arrived = self.arrive(tx, consumer, &[cause]).await?;
+        if arrived != [Arrival::New] {
             return Ok(Reacted::Before);
         }
         let events = work(tx).instrument(self.span(consumer, cause)).await?;
-        let told = self.tell(tx, consumer, cause, events).await?;
+        let told = self.tell(tx, consumer, vec![(cause, events)]).await?;
         Ok(Reacted::Now(told))
     }
 
@@ -232,35 +233,40 @@ impl Choreography {
         &self,
         tx: &mut PgConnection,
         consumer: &str,
-        cause: &Cause,
-    ) -> Result<Arrival, Error> {
+        causes: &[&Cause],
+    ) -> Result<Vec<Arrival>, Error> {
         self.check()?;
-        let arrived = self.inbox.record(tx, consumer, cause.arrived());
-        Ok(arrived.await?)
+        let arrived: Vec<_> = causes.iter().map(|cause| cause.arrived()).collect();
+        Ok(self.inbox.record_all(tx, consumer, &arrived).await?)
     }
 
+    /// Tells what came of each cause.
     async fn tell(
         &self,
         tx: &mut PgConnection,
         consumer: &str,
-        cause: &Cause,
-        mut events: Vec<Event>,
+        told: Vec<(&Cause, Vec<Event>)>,
     ) -> Result<Vec<Uuid>, Error> {
         // The span of whoever reacts is a part of the trace already; without one it goes on as it
         // came.
         let current = self.outbox.traceparent();
-        let trace = current.as_deref().or(cause.traceparent.as_deref());
-        for event in &mut events {
-            event.join(&cause.correlation_id, Some(cause.id), trace);
+        let (mut heard, mut all) = (Vec::with_capacity(told.len()), Vec::new());
+        for (cause, events) in told {
+            let trace = current.as_deref().or(cause.traceparent.as_deref());
+            heard.push((consumer, cause));
+            all.extend(events.into_iter().map(|mut event| {
+                event.join(&cause.correlation_id, Some(cause.id), trace);
+                event
+            }));
         }
-        self.write(tx, Some((consumer, cause)), &events).await
+        self.write(tx, &heard, &all).await
     }
 
     /// The story and the events, in one statement.
     async fn write(
         &self,
         tx: &mut PgConnection,
-        heard: Option<(&str, &Cause)>,
+        heard: &[(&str, &Cause)],
         events: &[Event],
     ) -> Result<Vec<Uuid>, Error> {
         let mut together = store::entries(&self.statements, &self.service, heard, events)?;

@@ -34,12 +34,12 @@ impl Statements {
 pub(super) fn entries(
     statements: &Statements,
     service: &str,
-    heard: Option<(&str, &Cause)>,
+    heard: &[(&str, &Cause)],
     events: &[Event],
 ) -> sqlx::Result<Together> {
     let rows: Vec<Row<'_>> = heard
+        .iter()
         .map(|(consumer, cause)| Row::heard(consumer, cause))
-        .into_iter()
         .chain(events.iter().map(Row::told))
         .collect();
     let mut arguments = PgArguments::default();

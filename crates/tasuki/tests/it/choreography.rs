@@ -10,7 +10,7 @@ use tasuki::jobs::Failure;
 use tasuki::outbox::{self, Event, Outbox, Reconciler, RelaySettings, Routes};
 use tasuki::worker;
 use tasuki::{Clock, Schema, uuid_v7};
-use tasuki_testkit::TestDb;
+use tasuki_testkit::{TestDb, eventually};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -123,6 +123,10 @@ struct Answers {
 impl Reaction for Answers {
     fn consumer(&self) -> &str {
         self.consumer
+    }
+
+    fn wants(&self, delivery: &Delivery) -> bool {
+        delivery.header("event_type") != Some("Boring")
     }
 
     async fn react(
@@ -312,14 +316,7 @@ async fn a_reaction_that_is_dropped_at_any_await_leaves_nothing_and_can_be_repea
 #[tokio::test]
 async fn a_message_that_fails_comes_again_and_one_that_never_can_does_not() {
     let (_db, [shop, payment]) = services(["shop", "payment"]).await;
-    let mut tx = tasuki::begin(&shop.pool).await.unwrap();
-    let events = ["Good", "Bad", "Hopeless"]
-        .map(|it| event(id(), it))
-        .to_vec();
-    shop.part.begin(&mut tx, "order:17", events).await.unwrap();
-    tx.commit().await.unwrap();
-    shop.publish().await;
-
+    tell_all(&shop, &["Good", "Bad", "Hopeless"]).await;
     let fails: Answer = |heard| match heard {
         "Good" => Ok(Some("Answered")),
         "Bad" => Err(Failure::retry_after(Duration::ZERO, "not now")),
@@ -351,6 +348,83 @@ async fn a_message_that_fails_comes_again_and_one_that_never_can_does_not() {
     let heard = heard.iter().filter(|entry| entry.consumer.is_some());
     let heard: Vec<&str> = heard.map(|entry| entry.event_type.as_str()).collect();
     assert_eq!(heard, ["Good", "Bad"]);
+}
+
+/// Tells these, and returns their ids.
+async fn tell_all(shop: &Service, types: &[&str]) -> Vec<Uuid> {
+    let mut tx = tasuki::begin(&shop.pool).await.unwrap();
+    let events = types.iter().map(|it| event(id(), it)).collect();
+    let told = shop.part.begin(&mut tx, "order:17", events).await.unwrap();
+    tx.commit().await.unwrap();
+    shop.publish().await;
+    told
+}
+
+/// Transactions in which payment had an effect.
+async fn commits(payment: &Service) -> i64 {
+    let count = sqlx::query_scalar("SELECT count(DISTINCT xmin::text) FROM payment.effects");
+    count.fetch_one(&payment.pool).await.unwrap()
+}
+
+#[tokio::test]
+async fn messages_that_come_together_share_a_commit() {
+    let (_db, [shop, payment]) = services(["shop", "payment"]).await;
+    tell_all(&shop, &["Good"; 70]).await;
+    payment.hear("payment", |_| Ok(Some("Answered"))).await;
+    assert_eq!(payment.count("effects").await, 70);
+    assert_eq!(payment.count("outbox_events").await, 70);
+    assert_eq!(payment.entries("order:17").await.len(), 140);
+    assert_eq!(commits(&payment).await, 1);
+}
+
+#[tokio::test]
+async fn one_message_that_fails_costs_those_that_came_with_it_nothing() {
+    let (_db, [shop, payment]) = services(["shop", "payment"]).await;
+    tell_all(&shop, &["Good", "Hopeless", "Good", "Good"]).await;
+    let fails: Answer = |heard| match heard {
+        "Good" => Ok(Some("Answered")),
+        _ => Err(Failure::reject("never")),
+    };
+    payment.hear("payment", fails).await;
+    assert_eq!(payment.count("effects").await, 3);
+    assert_eq!(payment.count("outbox_events").await, 3);
+    assert_eq!(payment.count("processed_events").await, 3);
+    assert_eq!(commits(&payment).await, 3);
+}
+
+#[tokio::test]
+async fn a_lock_that_somebody_holds_keeps_only_the_message_that_needs_it() {
+    let (_db, [shop, payment]) = services(["shop", "payment"]).await;
+    let told = tell_all(&shop, &["Good"; 3]).await;
+    let held = "INSERT INTO payment.processed_events (event_id, consumer) VALUES ($1, 'payment')";
+    let mut holder = payment.pool.begin().await.unwrap();
+    let hold = sqlx::query(held).bind(told[1]);
+    hold.execute(&mut *holder).await.unwrap();
+
+    let hears = payment.hear("payment", |_| Ok(Some("Answered")));
+    let lets_go = async {
+        eventually("the first is done", async || {
+            (payment.count("effects").await == 1).then_some(())
+        })
+        .await;
+        holder.rollback().await.unwrap();
+    };
+    tokio::join!(hears, lets_go);
+    assert_eq!(payment.count("effects").await, 3);
+    assert_eq!(payment.count("outbox_events").await, 3);
+}
+
+#[tokio::test]
+async fn what_a_service_does_not_want_to_hear_leaves_no_trace() {
+    let (_db, [shop, payment]) = services(["shop", "payment"]).await;
+    tell_all(&shop, &["Boring", "Good", "Boring", "Good", "Boring"]).await;
+    payment.hear("payment", |_| Ok(None)).await;
+    for table in ["effects", "processed_events", "stories"] {
+        assert_eq!(payment.count(table).await, 2, "{table}");
+    }
+    // They are settled: nobody hears of them again.
+    payment.hear("payment", |_| Ok(None)).await;
+    assert_eq!(payment.count("effects").await, 2);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "helpers of tests")]
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -35,10 +35,11 @@ const METHODS: [&str; 7] = [
     "test-late-gone",
 ];
 const FLOWS: [&str; 2] = ["orchestrated", "choreographed"];
-/// SKUs, and pieces of each: fewer than are wanted.
 const SKUS: usize = 5;
 /// Buyers at a time.
 const AT_ONCE: usize = 8;
+/// Every so often goods arrive, and fewer than are wanted.
+const RECEIPT: usize = 40;
 /// How long everything may take to come to rest.
 const REST: Duration = Duration::from_secs(120);
 
@@ -51,7 +52,8 @@ struct Market {
     client: reqwest::Client,
     /// Where to ask.
     shops: RwLock<Vec<String>>,
-    taken: AtomicUsize,
+    /// Pieces that have arrived.
+    received: AtomicI64,
     _keys: TempDir,
     _serving: JoinSet<()>,
 }
@@ -104,7 +106,7 @@ impl Market {
             key: credential(&platform.pool).await,
             client: reqwest::Client::new(),
             shops: RwLock::default(),
-            taken: AtomicUsize::new(0),
+            received: AtomicI64::new(0),
             platform,
             _entitlement: entitlement,
             _keys: keys,
@@ -161,17 +163,21 @@ impl Market {
             status.is_success().then_some(())
         })
         .await;
+        self.receive(sku, sku, pieces).await;
+    }
+
+    async fn receive(&self, key: &str, sku: &str, pieces: i64) {
         let body = json!({ "stock_keeping_unit": sku, "quantity": pieces });
-        self.ask("/v1/stock/receipts", sku, &body).await;
+        self.ask("/v1/stock/receipts", key, &body).await;
+        self.received.fetch_add(pieces, Ordering::Relaxed);
     }
 
     /// Buys one or two SKUs, as the number says; now and then wants it undone; now and then moves
-    /// goods.
+    /// goods, or new ones come.
     async fn buy(&self, number: usize) {
         let sku = |at: usize| format!("sku-{}", at % SKUS);
         let body = wanted(number);
         let taken = self.ask("/v1/orders", &format!("o{number}"), &body).await;
-        self.taken.fetch_add(1, Ordering::Relaxed);
         let order = taken["order_id"].as_str().unwrap();
         if number.is_multiple_of(11) {
             let path = format!("/v1/orders/{order}:cancel");
@@ -186,26 +192,34 @@ impl Market {
             self.ask("/v1/stock/transfers", &format!("t{number}"), &body)
                 .await;
         }
+        if number % RECEIPT == RECEIPT - 1 {
+            let key = format!("r{number}");
+            self.receive(&key, &sku(number / RECEIPT), 10).await;
+        }
     }
 
-    /// Buys `orders` things, a few at a time.
-    async fn rush(&self, orders: usize) {
-        let next = AtomicUsize::new(0);
+    /// Buys until `end`, with about `in_flight` orders under way. Returns how many there were.
+    async fn rush(&self, in_flight: i64, end: impl Future<Output = ()>) -> usize {
+        let (is_over, next) = (AtomicBool::new(false), AtomicUsize::new(0));
         let buyers = (0..AT_ONCE).map(async |_| {
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= orders {
-                    return;
-                }
-                self.buy(number).await;
+            while !is_over.load(Ordering::Relaxed) {
+                self.until_fewer_are_open(in_flight).await;
+                self.buy(next.fetch_add(1, Ordering::Relaxed)).await;
             }
         });
-        join_all(buyers).await;
+        let ends = async {
+            end.await;
+            is_over.store(true, Ordering::Relaxed);
+        };
+        tokio::join!(join_all(buyers), ends);
+        next.into_inner()
     }
 
-    async fn until_taken(&self, wanted: usize) {
-        eventually_within(REST, "orders are taken", async || {
-            (self.taken.load(Ordering::Relaxed) >= wanted).then_some(())
+    async fn until_fewer_are_open(&self, wanted: i64) {
+        let open = "SELECT count(*) FROM shop.orders
+                    WHERE state NOT IN ('COMPLETED', 'COMPENSATED')";
+        eventually_within(REST, "orders end", async || {
+            (self.count(open).await < wanted).then_some(())
         })
         .await;
     }
@@ -250,7 +264,7 @@ impl Market {
     }
 
     /// Everything that must hold when it is quiet again.
-    async fn keeps_its_promises(&self, orders: usize, pieces: i64) {
+    async fn keeps_its_promises(&self, orders: usize) {
         let taken = "SELECT count(*) FROM shop.orders";
         assert_eq!(self.count(taken).await, i64::try_from(orders).unwrap());
         self.until_all_have_ended().await;
@@ -292,7 +306,7 @@ impl Market {
         let sold = self
             .count("SELECT coalesce(-sum(quantity), 0)::bigint FROM shop.stock_moves WHERE kind = 'SALE'")
             .await;
-        let received = pieces * i64::try_from(SKUS).unwrap();
+        let received = self.received.load(Ordering::Relaxed);
         assert_eq!(
             here + there + sold,
             received,
@@ -341,34 +355,32 @@ async fn credential(pool: &PgPool) -> String {
 
 #[tokio::test]
 async fn killed_shops_end_every_order_and_money_and_goods_match() {
-    let orders = stretched(120, 1000);
-    let pieces = i64::try_from(orders / 20).unwrap();
-    let market = Market::open("shop-kills", pieces).await;
+    let market = Market::open("shop-kills", 6).await;
     let mut nodes = [
         market.platform.node("shop").await,
         market.platform.node("shop").await,
     ];
     market.knows(&[&nodes[0], &nodes[1]]).await;
     let kills = async {
-        for round in 0..stretched(4, 20) {
-            market
-                .until_taken((round + 1) * orders / stretched(6, 24))
-                .await;
-            nodes[round % 2].replace(&market.platform).await;
+        for _ in 0..stretched(4, 20) {
+            let pause = Duration::from_millis(fastrand::u64(500..4000));
+            tokio::time::sleep(pause).await; // sleep: when they are killed is a matter of chance.
+            nodes[fastrand::usize(..2)].replace(&market.platform).await;
             market.knows(&[&nodes[0], &nodes[1]]).await;
         }
     };
-    tokio::join!(market.rush(orders), kills);
-    market.keeps_its_promises(orders, pieces).await;
+    let in_flight = i64::try_from(stretched(200, 1000)).unwrap();
+    let bought = market.rush(in_flight, kills).await;
+    market.keeps_its_promises(bought).await;
 }
 
 /// Kills a process at each of `points` while orders come, beside one that stays.
 async fn die_at(name: &str, points: &[&str]) {
     // Enough for all of them: whoever is to die while something is granted must come to that.
-    let pieces = 100_000;
-    let market = Market::open(name, pieces).await;
+    let market = Market::open(name, 100_000).await;
     let steady = market.platform.node("shop").await;
     market.knows(&[&steady]).await;
+    // Whoever is to die needs something to die of, and not so much that the rest is long.
     let deaths = async {
         for point in points {
             eprintln!("a process dies at {point}");
@@ -378,23 +390,8 @@ async fn die_at(name: &str, points: &[&str]) {
             market.knows(&[&steady]).await;
         }
     };
-    // For as long as it takes: whoever is to die needs something to die of.
-    let mut bought = 0;
-    let mut deaths = std::pin::pin!(deaths);
-    loop {
-        let batch = bought..bought + AT_ONCE;
-        bought += AT_ONCE;
-        let buying = join_all(batch.map(|number| market.buy(number)));
-        let mut buying = std::pin::pin!(buying);
-        tokio::select! {
-            () = &mut deaths => {
-                buying.await;
-                break;
-            }
-            _ = &mut buying => assert!(bought < 20_000, "nobody dies any more"),
-        }
-    }
-    market.keeps_its_promises(bought, pieces).await;
+    let bought = market.rush(50, deaths).await;
+    market.keeps_its_promises(bought).await;
 }
 
 #[tokio::test]
