@@ -54,6 +54,8 @@ struct Market {
     shops: RwLock<Vec<String>>,
     /// Pieces that have arrived.
     received: AtomicI64,
+    /// The most orders that were seen under way.
+    peak: AtomicI64,
     _keys: TempDir,
     _serving: JoinSet<()>,
 }
@@ -107,6 +109,7 @@ impl Market {
             client: reqwest::Client::new(),
             shops: RwLock::default(),
             received: AtomicI64::new(0),
+            peak: AtomicI64::new(0),
             platform,
             _entitlement: entitlement,
             _keys: keys,
@@ -219,7 +222,9 @@ impl Market {
         let open = "SELECT count(*) FROM shop.orders
                     WHERE state NOT IN ('COMPLETED', 'COMPENSATED')";
         eventually_within(REST, "orders end", async || {
-            (self.count(open).await < wanted).then_some(())
+            let open = self.count(open).await;
+            self.peak.fetch_max(open, Ordering::Relaxed);
+            (open < wanted).then_some(())
         })
         .await;
     }
@@ -369,8 +374,12 @@ async fn killed_shops_end_every_order_and_money_and_goods_match() {
             market.knows(&[&nodes[0], &nodes[1]]).await;
         }
     };
-    let in_flight = i64::try_from(stretched(200, 1000)).unwrap();
+    let in_flight = stretched(100, 1000);
     let bought = market.rush(in_flight, kills).await;
+    let peak = market.peak.load(Ordering::Relaxed);
+    // A short run may end before so many come together.
+    let wanted = stretched(20, in_flight);
+    assert!(peak >= wanted, "{peak} were under way, of {bought}");
     market.keeps_its_promises(bought).await;
 }
 
