@@ -22,6 +22,7 @@ CREATE TABLE {schema}.sagas (
     deadline_at timestamptz,
     traceparent text,
     status text NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'PROCESSING', 'FAILED')),
+    -- How often it was given back since it last moved, because something went wrong.
     attempt_count integer NOT NULL DEFAULT 0,
     -- Claims that expired since it last moved: their processes may have died of it.
     lost_count integer NOT NULL DEFAULT 0,
@@ -62,13 +63,16 @@ CREATE TABLE {schema}.sagas_done (
 ) PARTITION BY RANGE (finished_at);
 
 CREATE INDEX sagas_done_saga_id_idx ON {schema}.sagas_done (saga_id);
+-- The few among many that somebody asks for.
+CREATE INDEX sagas_done_compensated_idx ON {schema}.sagas_done (saga_id)
+WHERE state = 'COMPENSATED';
 
 CREATE TABLE {schema}.sagas_done_default PARTITION OF {schema}.sagas_done DEFAULT;
 
 CREATE INDEX sagas_done_default_finished_at_idx ON {schema}.sagas_done_default (finished_at);
 
 -- What was said to a saga and waits to be heard: a table of its own, so that whoever speaks in a long
--- transaction locks nothing that the saga needs. Goes with its saga.
+-- transaction locks nothing that the saga needs. Goes when it is heard, or with its saga.
 CREATE TABLE {schema}.saga_signals (
     signal_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     saga_id uuid NOT NULL,
@@ -77,7 +81,8 @@ CREATE TABLE {schema}.saga_signals (
     sent_at timestamptz NOT NULL DEFAULT now()
 );
 
-CREATE INDEX saga_signals_saga_id_idx ON {schema}.saga_signals (saga_id);
+-- Of several that say the same the first counts.
+CREATE UNIQUE INDEX saga_signals_saga_id_name_key ON {schema}.saga_signals (saga_id, name);
 CREATE INDEX saga_signals_sent_at_idx ON {schema}.saga_signals (sent_at);
 
 -- Processes that hold leases and, for as long as they live, the advisory lock of that number in a

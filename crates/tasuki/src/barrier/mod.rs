@@ -38,8 +38,9 @@
 //! rolled back with it, so a call that went out all the same would be undone by nobody: for such a
 //! step commit the row alone, *before* the call, and repeat the call with an idempotency key when
 //! the action is [`Repeated`](Passage::Repeated). Nor does a barrier know a step whose row was
-//! removed: 30 days after its last change, unless [upkeep](crate::upkeep) is told otherwise. Keep
-//! rows for longer than a message can be late.
+//! removed: 400 days after its last change, unless [upkeep](crate::upkeep) is told otherwise. A
+//! compensation that comes later than that is taken for [empty](Passage::Empty), and undoes nothing:
+//! keep rows for longer than a message can be late, and than a saga can live.
 //!
 //! [`Locks`] are the other half: they let others see that a saga is not done with something yet.
 
@@ -162,7 +163,7 @@ impl Barrier {
             return Ok(Passage::Fresh);
         }
         // A row stood in the way. Only upkeep can have removed it since, and then the step is as
-        // good as done: it was here a month ago.
+        // good as done: it was here a year ago.
         Ok(match store::state(tx, &self.statements, key).await? {
             Some(State::Acted) | None => Passage::Repeated,
             Some(State::Compensated | State::Empty) => Passage::Refused,

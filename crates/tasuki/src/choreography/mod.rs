@@ -56,7 +56,7 @@ mod story;
 use std::sync::Arc;
 
 use sqlx::{PgConnection, PgPool};
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 use uuid::Uuid;
 
 pub use cause::Cause;
@@ -82,6 +82,7 @@ pub struct Choreography {
     inbox: Inbox,
     outbox: Outbox,
     statements: Arc<store::Statements>,
+    adopt: fn(&Span, &str),
 }
 
 /// What became of an event.
@@ -126,7 +127,16 @@ impl Choreography {
             inbox: Inbox::new(schema),
             outbox: outbox.clone(),
             statements: Arc::new(store::Statements::new(schema)),
+            adopt: |_, _| {},
         }
+    }
+
+    /// Lets this make the span of a reaction a child of the `traceparent` of its cause. Messages of
+    /// many traces come in one batch, so the span of whoever hears them is of none of them.
+    #[must_use]
+    pub fn continuing_trace(mut self, adopt: fn(&Span, &str)) -> Self {
+        self.adopt = adopt;
+        self
     }
 
     /// Tells the first events of a chain, in the caller's transaction: what an order, say, begins
@@ -247,12 +257,12 @@ impl Choreography {
         consumer: &str,
         told: Vec<(&Cause, Vec<Event>)>,
     ) -> Result<Vec<Uuid>, Error> {
-        // The span of whoever reacts is a part of the trace already; without one it goes on as it
-        // came.
+        // It goes on as it came, whatever else is heard together with it; an event that was made in
+        // the span of its reaction knows better. What came without a trace is a part of ours.
         let current = self.outbox.traceparent();
         let (mut heard, mut all) = (Vec::with_capacity(told.len()), Vec::new());
         for (cause, events) in told {
-            let trace = current.as_deref().or(cause.traceparent.as_deref());
+            let trace = cause.traceparent.as_deref().or(current.as_deref());
             heard.push((consumer, cause));
             all.extend(events.into_iter().map(|mut event| {
                 event.join(&cause.correlation_id, Some(cause.id), trace);
@@ -283,15 +293,19 @@ impl Choreography {
         Ok(())
     }
 
-    fn span(&self, consumer: &str, cause: &Cause) -> tracing::Span {
-        tracing::info_span!(
+    fn span(&self, consumer: &str, cause: &Cause) -> Span {
+        let span = tracing::info_span!(
             "reaction",
             service = &*self.service,
             consumer,
             event.id = %cause.id,
             event.r#type = cause.event_type,
             correlation_id = cause.correlation_id,
-        )
+        );
+        if let Some(traceparent) = &cause.traceparent {
+            (self.adopt)(&span, traceparent);
+        }
+        span
     }
 
     fn check(&self) -> Result<(), Error> {

@@ -100,6 +100,7 @@ pub fn define<I: Serialize + DeserializeOwned + Send + Sync + 'static>(
             version,
             timeout: None,
             parts: Vec::new(),
+            fingerprint: String::new(),
         },
         place: PhantomData,
     }
@@ -118,7 +119,7 @@ impl<I, P> Builder<I, P> {
     /// # Errors
     /// When a name is none or there twice, or when there are no steps.
     pub fn build(self) -> Result<Definition<I>, Invalid> {
-        let declared = self.declared;
+        let mut declared = self.declared;
         if i32::try_from(declared.version).is_err() {
             return Err(Invalid::TooLarge(declared.version));
         }
@@ -137,6 +138,7 @@ impl<I, P> Builder<I, P> {
         if !is_name(&declared.name) {
             return Err(Invalid::Name(declared.name));
         }
+        declared.fingerprint = declared.print();
         Ok(Definition {
             declared: Arc::new(declared),
             input: PhantomData,

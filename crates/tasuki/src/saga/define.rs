@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aws_lc_rs::digest::{Context, SHA256};
 use serde::de::DeserializeOwned;
 
 use super::erased::{ActLocal, ActRemote, Mapped, UndoLocal, UndoRemote};
@@ -91,6 +92,8 @@ pub(super) struct Declared {
     pub(super) version: u32,
     pub(super) timeout: Option<Duration>,
     pub(super) parts: Vec<Part>,
+    /// Tells whether its steps are those that a saga was begun with. Made when all of them are known.
+    pub(super) fingerprint: String,
 }
 
 /// A step without its types.
@@ -119,6 +122,14 @@ impl Part {
             Run::Remote(..) => Kind::Remote,
             Run::Signal(_) => Kind::Signal,
             Run::Timer(_) => Kind::Timer,
+        }
+    }
+
+    /// How long it waits, if that is what it does.
+    pub(super) const fn patience(&self) -> Option<Duration> {
+        match self.run {
+            Run::Signal(limit) | Run::Timer(limit) => Some(limit),
+            Run::Local(..) | Run::Remote(..) => None,
         }
     }
 
@@ -183,6 +194,30 @@ impl Declared {
 
     pub(super) fn part(&self, name: &str) -> Option<(usize, &Part)> {
         self.parts().find(|(_, part)| part.name == name)
+    }
+
+    /// The names, kinds, roles and order of its steps, in short. Stored: it must be the same in every
+    /// release that has the same steps.
+    pub(super) fn print(&self) -> String {
+        let mut shape = Context::new(&SHA256);
+        for part in &self.parts {
+            let kind = match part.kind() {
+                Kind::Local => 'l',
+                Kind::Remote => 'r',
+                Kind::Signal => 's',
+                Kind::Timer => 't',
+            };
+            let role = match part.role {
+                Role::Compensable => 'c',
+                Role::Pivot => 'p',
+                Role::Forward => 'f',
+            };
+            let (name, stage) = (part.name, part.stage);
+            shape.update(format!("{name} {kind}{role} {stage}\n").as_bytes());
+        }
+        let digest = shape.finish();
+        let short = digest.as_ref().iter().take(8);
+        short.map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// The version as it is stored.

@@ -8,13 +8,14 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -22,24 +23,24 @@ use uuid::Uuid;
 
 use super::define::Definition;
 use super::drive::{Left, Live};
-use super::journal::{Journal, Trouble, Writer};
+use super::journal::{Journal, Writer};
 use super::json::Json;
+use super::lanes::Lanes;
 use super::registry::Registry;
 use super::settings::Settings;
 use super::store::{Birth, Place};
 use super::story::{Millis, Story};
+use super::trouble::Trouble;
 use super::view::Ended;
 use super::work::{Claimer, Keeper};
 use super::{Error, Invalid, SagaId, Sagas};
 use crate::batch::{Batcher, Options};
-use crate::lease::{Fence, OwnPool, Presence, Route};
+use crate::lease::{Fence, Outcome, OwnPool, Presence, Route};
 use crate::uuid_v7;
 use crate::worker::{Supervisor, Wake, panic_message};
 
-/// Connections of the journal, and for what must not wait for it.
-const CONNECTIONS: u32 = 8;
-/// Steps that have a transaction of their own at the same time.
-const ALONE: usize = 4;
+/// Connections of the journal: for what is shared, and for both lanes.
+const CONNECTIONS: u32 = 12;
 /// Moves that may wait for the journal.
 const QUEUE: usize = 1 << 16;
 /// How long a move waits for a place in that queue.
@@ -58,16 +59,18 @@ pub(super) struct Inner {
     pub(super) registry: Registry,
     pub(super) journal: Arc<Journal>,
     pub(super) batcher: Batcher<Writer>,
-    /// Runs the journal, which must outlive the sagas that are stopped.
+    /// Runs the journal and renews leases: both must outlive the sagas that are stopped.
     pub(super) backstage: Supervisor,
-    pub(super) alone: Semaphore,
+    pub(super) lanes: Lanes,
     pub(super) pool: OwnPool,
     pub(super) tasks: Mutex<JoinSet<()>>,
     pub(super) held: Mutex<HashMap<Uuid, Held>>,
     /// To be given back to whoever claims next.
-    pub(super) back: Mutex<Vec<Fence>>,
+    pub(super) back: Mutex<Vec<(Fence, Outcome<()>)>>,
     waiters: Mutex<HashMap<Uuid, oneshot::Sender<Ended>>>,
     pub(super) stopping: CancellationToken,
+    /// There may be more to claim than there was room for.
+    pub(super) more: AtomicBool,
     pub(super) wake: Wake,
 }
 
@@ -75,6 +78,8 @@ pub(super) struct Inner {
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) token: Uuid,
+    /// Before it is in the database there is no lease to be renewed, and none to be lost.
+    pub(super) born: bool,
     pub(super) since: Instant,
     pub(super) abort: Option<AbortHandle>,
 }
@@ -99,6 +104,7 @@ impl Engine {
         let journal = Arc::new(Journal {
             pool: OwnPool::beside(settings.pool.clone(), CONNECTIONS),
             store: Arc::clone(&sagas.store),
+            sagas: sagas.clone(),
             route: settings.route,
             owner: settings.owner.clone(),
             lease: settings.lease,
@@ -119,13 +125,14 @@ impl Engine {
             journal,
             batcher,
             backstage: Supervisor::new(settings.clock.clone()),
-            alone: Semaphore::new(ALONE),
+            lanes: Lanes::new(),
             pool: OwnPool::beside(settings.pool.clone(), 4),
             tasks: Mutex::default(),
             held: Mutex::default(),
             back: Mutex::default(),
             waiters: Mutex::default(),
             stopping: CancellationToken::new(),
+            more: AtomicBool::new(false),
             wake,
             settings,
         })))
@@ -135,8 +142,8 @@ impl Engine {
     pub fn start(&self, supervisor: &Supervisor) {
         let inner = &self.0;
         inner.batcher.start(&inner.backstage);
+        inner.backstage.start(Keeper::new(Arc::clone(inner)));
         supervisor.start(Claimer(Arc::clone(inner)));
-        supervisor.start(Keeper::new(Arc::clone(inner)));
         if inner.settings.route == Route::Direct {
             supervisor.start(self.presence());
         }
@@ -153,7 +160,7 @@ impl Engine {
     {
         let id = uuid_v7(&self.0.settings.clock);
         let begun = self.0.launch(id, definition, input)?;
-        begun.await.unwrap_or(Err(Error::Stopped))?;
+        acknowledged(begun).await?;
         Ok(SagaId::from(id))
     }
 
@@ -194,7 +201,7 @@ impl Engine {
         let id = uuid_v7(&self.0.settings.clock);
         let ended = self.0.expect(id);
         let begun = self.0.launch(id, definition, input)?;
-        begun.await.unwrap_or(Err(Error::Stopped))?;
+        acknowledged(begun).await?;
         ended.wait().await
     }
 
@@ -251,7 +258,7 @@ impl Inner {
         let traceparent = self.sagas.trace();
         let live = Live {
             place,
-            story: Story::new(input),
+            story: Story::new(input, &declared.fingerprint),
             birth: Some(Birth {
                 definition: declared.name.clone(),
                 version: declared.stored_version(),
@@ -263,9 +270,10 @@ impl Inner {
             deadline: declared
                 .timeout
                 .and_then(|limit| Instant::now().checked_add(limit)),
-            due: false,
+            aged: Instant::now(),
             pause: None,
             dirty: false,
+            given_back: 0,
             crowded: lock(&self.held).len() >= self.settings.slots,
             begun: Some(begun),
             declared,
@@ -279,6 +287,7 @@ impl Inner {
         let place = live.place;
         let held = Held {
             token: place.token,
+            born: live.birth.is_none(),
             since: Instant::now(),
             abort: None,
         };
@@ -288,9 +297,7 @@ impl Inner {
         while tasks.try_join_next().is_some() {}
         let abort = tasks.spawn(drive);
         drop(tasks);
-        if let Some(held) = lock(&self.held).get_mut(&place.id) {
-            held.abort = Some(abort);
-        }
+        self.with_held(place, |held| held.abort = Some(abort));
     }
 
     async fn drive(self: Arc<Self>, mut live: Live) {
@@ -298,7 +305,7 @@ impl Inner {
         let left = going.unwrap_or_else(|panic| {
             let panic = panic_message(&*panic);
             tracing::error!(saga.id = %live.place.id, panic, "saga driver panicked");
-            Left::GivenUp(None)
+            Left::GivenUp(Some(Trouble::Panicked(panic.to_owned())))
         });
         self.let_go(&mut live, &left);
     }
@@ -306,15 +313,11 @@ impl Inner {
     fn let_go(&self, live: &mut Live, left: &Left) {
         let Place { id, token, .. } = live.place;
         let worker = &self.settings.name;
-        lock(&self.held).remove(&id);
+        self.drop_held(live.place);
+        self.room_made();
         if let Some(begun) = live.begun.take() {
-            let answer = match left {
-                Left::GivenUp(Some(trouble)) => Err(Error::Journal(trouble.clone().into())),
-                Left::GivenUp(None) | Left::Ended | Left::Resting | Left::Lost | Left::Dead => {
-                    Ok(())
-                }
-            };
-            begun.send(answer).unwrap_or_default();
+            // Whoever has gone does not need to know.
+            begun.send(self.unborn(left)).unwrap_or_default();
         }
         match left {
             Left::Ended => {
@@ -329,16 +332,32 @@ impl Inner {
                 super::tally::lost(worker);
                 tracing::warn!(worker, saga.id = %id, "lock lost");
                 // Unless it is ours after all, and only the answer to our last move got lost.
-                lock(&self.back).push(Fence { id, token });
+                lock(&self.back).push((Fence { id, token }, Trouble::nothing()));
             }
-            Left::GivenUp(trouble) => {
-                if let Some(trouble) = trouble {
-                    let error = trouble as &(dyn std::error::Error + 'static);
-                    tracing::warn!(worker, saga.id = %id, error, "saga given back");
-                }
-                lock(&self.back).push(Fence { id, token });
+            Left::Born | Left::GivenUp(_) => {
+                let outcome = match left {
+                    Left::GivenUp(Some(trouble)) => {
+                        let error = trouble as &(dyn std::error::Error + 'static);
+                        tracing::warn!(worker, saga.id = %id, error, "saga given back");
+                        trouble.outcome(live.given_back)
+                    }
+                    _ => Trouble::nothing(),
+                };
+                lock(&self.back).push((Fence { id, token }, outcome));
                 self.wake.wake();
             }
+        }
+    }
+
+    /// The answer to whoever began a saga that was let go before any of its moves was known to be made.
+    fn unborn(&self, left: &Left) -> Result<(), Error> {
+        match left {
+            Left::Born => Ok(()),
+            Left::GivenUp(Some(trouble)) => Err(trouble.clone().into()),
+            _ if self.stopping.is_cancelled() => Err(Error::Stopped),
+            _ => Err(Error::Journal(
+                "it was given up before its first move".into(),
+            )),
         }
     }
 
@@ -359,10 +378,32 @@ impl Inner {
         }
     }
 
-    /// Its lease was extended just now.
+    /// It was written just now, and its lease extended.
     pub(super) fn touch(&self, place: Place) {
-        if let Some(held) = lock(&self.held).get_mut(&place.id) {
+        self.with_held(place, |held| {
+            held.born = true;
             held.since = Instant::now();
+        });
+    }
+
+    /// What is held by this claim: the same saga may be here once more, by a later one.
+    fn with_held(&self, place: Place, change: impl FnOnce(&mut Held)) {
+        let mut held = lock(&self.held);
+        if let Some(mine) = held
+            .get_mut(&place.id)
+            .filter(|mine| mine.token == place.token)
+        {
+            change(mine);
+        }
+    }
+
+    fn drop_held(&self, place: Place) {
+        let mut held = lock(&self.held);
+        if held
+            .get(&place.id)
+            .is_some_and(|mine| mine.token == place.token)
+        {
+            held.remove(&place.id);
         }
     }
 
@@ -375,6 +416,12 @@ impl Inner {
             told,
         }
     }
+}
+
+/// Waits until a new saga is durable.
+async fn acknowledged(begun: oneshot::Receiver<Result<(), Error>>) -> Result<(), Error> {
+    // Who drove it was cut off, perhaps in the middle of its first commit.
+    begun.await.unwrap_or_else(|_cut| Err(Trouble::Cut.into()))
 }
 
 /// Somebody who waits for the end of a saga.

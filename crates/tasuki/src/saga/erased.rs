@@ -1,6 +1,7 @@
 //! Steps without their types: JSON in, JSON out.
 
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -15,6 +16,7 @@ use super::story::Story;
 use super::{At, Local, LocalUndo, Remote, RemoteUndo, SagaId, Tx};
 use crate::jobs::BoxError;
 use crate::lease::told;
+use crate::worker::panic_message;
 
 /// How an action ended.
 pub(super) type Acted = Result<Json, Failed>;
@@ -87,11 +89,13 @@ where
 {
     fn input(&self, id: SagaId, story: &Story) -> Result<Json, Failed> {
         let input: I = read(&story.input, "the saga's input")?;
-        let input = (self.map)(&Seen { id, input, story });
-        let input = input.map_err(|error| {
-            let why = told(&*error);
-            Failed::broken(format!("the input of `{}` can't be made: {why}", S::NAME))
-        })?;
+        let broken =
+            |why: &str| Failed::broken(format!("the input of `{}` can't be made: {why}", S::NAME));
+        let seen = Seen { id, input, story };
+        // What panics once does so whenever it is asked.
+        let made = catch_unwind(AssertUnwindSafe(|| (self.map)(&seen)))
+            .map_err(|panic| broken(&format!("panicked: {}", panic_message(&*panic))))?;
+        let input = made.map_err(|error| broken(&told(&*error)))?;
         write(&input, "the input")
     }
 }

@@ -2,12 +2,17 @@
 //!
 //! [`Fail`] knows four ends of an attempt beside success; [`Again`] knows no abort. `?` turns any
 //! error into either: tried again. Nobody can say of an error that just came along whether the
-//! effect happened, so for an outside effect it counts as *unknown*.
+//! effect happened, so for an outside effect it counts as *unknown*. A database that can't be reached
+//! ([`is_away`]) is nobody's fault: such an attempt is not counted, as it is not for a job.
 
 use std::time::Duration;
 
+use crate::is_away;
 use crate::jobs::BoxError;
-use crate::lease::told;
+use crate::lease::{stored_error, told};
+
+/// How long a step waits whose database can't be reached.
+const UNREACHABLE: Duration = Duration::from_secs(5);
 
 /// Why an action of a step that may abort did not succeed.
 #[derive(Debug)]
@@ -133,8 +138,17 @@ pub(super) mod sealed {
 pub struct Failed {
     pub(super) verdict: Verdict,
     pub(super) error: String,
-    /// Another transaction was in the way, or it took longer than a shared one may.
-    pub(super) contended: bool,
+    /// Why it may go better in a transaction of its own.
+    pub(super) hindrance: Option<Hindrance>,
+}
+
+/// What keeps a local step from a transaction that others wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hindrance {
+    /// Another transaction is in the way.
+    HeldUp,
+    /// It takes longer than a shared one may, or says so.
+    Slow,
 }
 
 /// What becomes of it.
@@ -147,9 +161,22 @@ pub(super) enum Verdict {
         after: Option<Duration>,
         /// It may have happened.
         unsure: bool,
+        /// It costs an attempt.
+        counts: bool,
     },
     /// A person must look.
     Stuck,
+}
+
+impl Verdict {
+    /// Again, at the cost of an attempt.
+    pub(super) const fn again(after: Option<Duration>, unsure: bool) -> Self {
+        Self::Again {
+            after,
+            unsure,
+            counts: true,
+        }
+    }
 }
 
 impl Failed {
@@ -157,32 +184,30 @@ impl Failed {
         let error = error.into();
         let verdict = match how {
             How::Abort => Verdict::Abort,
-            How::Retry(after) => Verdict::Again {
-                after,
-                unsure: false,
-            },
-            How::Unknown => Verdict::Again {
-                after: None,
+            How::Retry(after) => Verdict::again(after, false),
+            How::Unknown if is_unreachable(&*error) => Verdict::Again {
+                after: Some(UNREACHABLE),
                 unsure: true,
+                counts: false,
             },
+            How::Unknown => Verdict::again(None, true),
             How::Stuck => Verdict::Stuck,
         };
         Self {
             verdict,
-            contended: is_contended(&*error),
-            error: told(&*error),
+            hindrance: hindrance(&*error),
+            error: stored_error(&told(&*error)),
         }
+    }
+
+    /// Whether it costs an attempt.
+    pub(super) const fn counts(&self) -> bool {
+        !matches!(self.verdict, Verdict::Again { counts: false, .. })
     }
 
     /// An attempt of which nobody knows how it ended.
     pub(super) fn unsure(error: impl Into<String>) -> Self {
-        Self::with(
-            Verdict::Again {
-                after: None,
-                unsure: true,
-            },
-            error,
-        )
+        Self::with(Verdict::again(None, true), error)
     }
 
     /// What can't be read or made: no attempt would change that.
@@ -198,20 +223,30 @@ impl Failed {
     fn with(verdict: Verdict, error: impl Into<String>) -> Self {
         Self {
             verdict,
-            error: error.into(),
-            contended: false,
+            error: stored_error(&error.into()),
+            hindrance: None,
         }
     }
 }
 
+/// Whether this is a database that can't be reached, as opposed to one that answered.
+fn is_unreachable(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut levels = std::iter::successors(Some(error), |error| error.source());
+    levels.any(|level| level.downcast_ref().is_some_and(is_away))
+}
+
 /// Whether the database gave up waiting for others, or on a statement that took long.
-fn is_contended(error: &(dyn std::error::Error + 'static)) -> bool {
+fn hindrance(error: &(dyn std::error::Error + 'static)) -> Option<Hindrance> {
     let levels = std::iter::successors(Some(error), |error| error.source());
     let mut codes = levels
         .filter_map(|level| level.downcast_ref::<sqlx::Error>())
         .filter_map(|error| error.as_database_error())
         .filter_map(|answer| answer.code());
-    codes.any(|code| matches!(&*code, "55P03" | "57014" | "40P01" | "40001"))
+    codes.find_map(|code| match &*code {
+        "55P03" | "40P01" | "40001" => Some(Hindrance::HeldUp),
+        "57014" => Some(Hindrance::Slow),
+        _ => None,
+    })
 }
 
 #[cfg(test)]
@@ -236,25 +271,26 @@ mod tests {
     #[test]
     fn an_error_that_comes_along_may_have_happened() {
         let failed = reads().unwrap_err().told();
-        assert_eq!(
-            failed.verdict,
-            Verdict::Again {
-                after: None,
-                unsure: true
-            }
-        );
+        assert_eq!(failed.verdict, Verdict::again(None, true));
         assert!(failed.error.contains("no rows returned"), "{failed:?}");
+    }
+
+    #[test]
+    fn a_database_that_can_not_be_reached_costs_no_attempt() {
+        let away = || -> Result<(), Fail<Stock>> { Ok(Err(sqlx::Error::PoolTimedOut)?) };
+        let unreachable = Verdict::Again {
+            after: Some(UNREACHABLE),
+            unsure: true,
+            counts: false,
+        };
+        assert_eq!(away().unwrap_err().told().verdict, unreachable);
+        let away = || -> Result<(), Again> { Ok(Err(sqlx::Error::PoolTimedOut)?) };
+        assert_eq!(away().unwrap_err().told().verdict, unreachable);
     }
 
     #[test]
     fn what_is_known_not_to_have_happened_is_sure() {
         let failed = asks(Err(sqlx::Error::RowNotFound)).unwrap_err().told();
-        assert_eq!(
-            failed.verdict,
-            Verdict::Again {
-                after: None,
-                unsure: false
-            }
-        );
+        assert_eq!(failed.verdict, Verdict::again(None, false));
     }
 }

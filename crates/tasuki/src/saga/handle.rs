@@ -5,11 +5,13 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::PgConnection;
+use tracing::Span;
 use uuid::Uuid;
 
 use super::define::Definition;
 use super::journal::{CANCEL, awaits};
 use super::json::Json;
+use super::step::At;
 use super::store::{Birth, Hold, Place, Store, Written};
 use super::story::Story;
 use super::view::{Filter, Summary, View};
@@ -26,6 +28,7 @@ pub struct Sagas {
     bell: Bell,
     pub(super) clock: Clock,
     trace: fn() -> Option<String>,
+    adopt: fn(&Span, &str),
 }
 
 impl Sagas {
@@ -38,6 +41,7 @@ impl Sagas {
             bell: Bell::new(),
             clock: Clock::system(),
             trace: || None,
+            adopt: |_, _| {},
         }
     }
 
@@ -45,6 +49,14 @@ impl Sagas {
     #[must_use]
     pub fn with_trace(mut self, current: fn() -> Option<String>) -> Self {
         self.trace = current;
+        self
+    }
+
+    /// Lets this make the span of a step a child of the `traceparent` that is stored with its saga:
+    /// whoever runs it, and however often it changes hands, a saga is one trace.
+    #[must_use]
+    pub fn continuing_trace(mut self, adopt: fn(&Span, &str)) -> Self {
+        self.adopt = adopt;
         self
     }
 
@@ -105,7 +117,8 @@ impl Sagas {
         input: &I,
     ) -> Result<(), Error> {
         let declared = &definition.declared;
-        let story = Story::new(Json::of(input).map_err(Error::Input)?);
+        let input = Json::of(input).map_err(Error::Input)?;
+        let story = Story::new(input, &declared.fingerprint);
         let birth = Birth {
             definition: declared.name.clone(),
             version: declared.stored_version(),
@@ -125,6 +138,7 @@ impl Sagas {
             story: serde_json::to_string(&story).map_err(Error::Input)?,
             bounded: true,
             awaits: awaits(&story, declared),
+            heard: &[],
         };
         let nobody = Owner::on("");
         let lease = std::time::Duration::ZERO;
@@ -136,6 +150,9 @@ impl Sagas {
 
     /// Says `S` to a saga, in the caller's transaction; `false`: it is not there any more. It is heard
     /// when the saga comes to wait for it, also if that is later; of several the first counts.
+    ///
+    /// `true` says that the saga was there, not that it will hear this: nobody waits for the other, so
+    /// one that ends before this transaction does has not heard it.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -154,7 +171,8 @@ impl Sagas {
     }
 
     /// Asks a saga to turn back, in the caller's transaction; `false`: it is not there any more. One
-    /// whose pivot is done, or on its way, goes on.
+    /// whose pivot is done, or on its way, goes on, and so does one that ends before this transaction
+    /// does: how it ended tells whether it was cancelled.
     ///
     /// # Errors
     /// When the database can't do it.
@@ -228,6 +246,21 @@ impl Sagas {
 
     pub(super) fn schema(&self) -> &Schema {
         &self.schema
+    }
+
+    /// The span of an attempt of a step.
+    pub(super) fn span(&self, at: &At) -> Span {
+        let span = tracing::info_span!(
+            "step",
+            saga.id = %at.saga(),
+            saga.step = at.step(),
+            saga.phase = at.phase().as_str(),
+            attempt = at.attempt(),
+        );
+        if let Some(traceparent) = at.traceparent() {
+            (self.adopt)(&span, traceparent);
+        }
+        span
     }
 
     pub(super) fn trace(&self) -> Option<String> {

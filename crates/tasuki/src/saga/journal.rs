@@ -10,22 +10,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
+use tracing::Instrument;
 use uuid::Uuid;
 
+use super::Sagas;
 use super::define::{Declared, Part, Run};
-use super::failure::Failed;
+use super::failure::{Failed, Hindrance};
 use super::fault::{Faults, What};
 use super::json::Json;
+use super::pace::Pace;
 use super::step::{At, Phase};
 use super::store::{Birth, Heard, Hold, Place, Store, Written};
 use super::story::{Direction, Millis, Progress, Story};
-use super::tx::{Limits, Tx};
-use crate::batch::{self, Group, Ran};
-use crate::lease::{Line, OwnPool, Owner, Route};
+use super::trouble::Error;
+use super::tx::{Limits, Standing, Tx};
+use crate::batch::{Group, Ran};
+use crate::lease::{Line, OwnPool, Owner, Route, told};
 use crate::testing::crash_point;
 use crate::worker::panic_message;
-use crate::{Clock, is_away};
+use crate::{Clock, is_passing};
 
 /// How long a step may take in a transaction that others wait for.
 const SHARED_STEP: Duration = Duration::from_secs(2);
@@ -38,6 +42,7 @@ pub(super) const CANCEL: &str = "~cancel";
 pub(super) struct Journal {
     pub(super) pool: OwnPool,
     pub(super) store: Arc<Store>,
+    pub(super) sagas: Sagas,
     pub(super) route: Route,
     pub(super) owner: Owner,
     pub(super) lease: Duration,
@@ -53,6 +58,8 @@ pub(super) struct Move {
     /// The story before the step.
     pub(super) story: Story,
     pub(super) step: Option<LocalStep>,
+    /// What was said to it and has been heard.
+    pub(super) heard: Vec<String>,
     pub(super) then: Then,
 }
 
@@ -96,66 +103,18 @@ pub(super) struct Moved {
 pub(super) enum Made {
     Moved(Box<Moved>),
     /// Its step wants a transaction of its own. Nothing was written.
-    Alone,
-}
-
-/// Why a move was not made.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Error {
-    /// Somebody else has the saga, or this very move was made before.
-    #[error("the saga is another's, or has moved already")]
-    Stale,
-    #[error("the story can't be written as JSON")]
-    Story(#[source] serde_json::Error),
-    #[error("the journal could not be written")]
-    Store(#[from] sqlx::Error),
-}
-
-/// Why a driver has to let its saga go.
-#[derive(Clone, Debug, thiserror::Error)]
-pub(super) enum Trouble {
-    #[error("the saga is another's, or has moved already")]
-    Stale,
-    #[error("the journal could not be written")]
-    Failed(#[source] Arc<Error>),
-    #[error("the journal has stopped")]
-    Stopped,
-    #[error("too many sagas wait for the journal")]
-    Overloaded,
-    #[error("the journal was cut off")]
-    Cut,
-}
-
-impl From<batch::Error<Error>> for Trouble {
-    fn from(error: batch::Error<Error>) -> Self {
-        match error {
-            batch::Error::Refused(Error::Stale) => Self::Stale,
-            batch::Error::Refused(error) => Self::Failed(Arc::new(error)),
-            batch::Error::Failed(error) => match *error {
-                Error::Stale => Self::Stale,
-                _ => Self::Failed(error),
-            },
-            batch::Error::Stopped => Self::Stopped,
-            batch::Error::Overloaded => Self::Overloaded,
-            _ => Self::Cut,
-        }
-    }
-}
-
-impl From<Error> for Trouble {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Stale => Self::Stale,
-            error => Self::Failed(Arc::new(error)),
-        }
-    }
+    Alone(Hindrance),
+    /// Others took so long that its step was not run. Nothing was written.
+    Later,
 }
 
 /// Why nothing is to be written.
 #[derive(Clone, Copy, Debug)]
 enum Skipped {
-    Alone,
+    Alone(Hindrance),
+    Later,
     Stale,
+    Dead,
 }
 
 type Answers = HashMap<Uuid, Vec<Heard>>;
@@ -167,8 +126,11 @@ enum Outcome {
     None,
     Acted(Result<Json, Failed>),
     Undone(Result<(), Failed>),
-    Alone,
+    Alone(Hindrance),
+    Later,
     Stale,
+    /// It was run, and its process has died, says a check.
+    Dead,
 }
 
 /// The journal for a batcher.
@@ -180,14 +142,11 @@ impl Group for Writer {
     type Error = Error;
 
     async fn run(&self, moves: &[Move]) -> Ran<Made, Error> {
-        self.0.write(moves, Limits::SHARED, SHARED_STEP).await
+        self.0.make(moves, Limits::SHARED, SHARED_STEP).await
     }
 
     fn is_everyones(&self, error: &Error) -> bool {
-        match error {
-            Error::Store(error) => is_away(error),
-            Error::Stale | Error::Story(_) => false,
-        }
+        error.is_outage()
     }
 }
 
@@ -196,27 +155,72 @@ impl Journal {
     pub(super) async fn alone(&self, one: &Move) -> Result<Made, Error> {
         let step = one.step.as_ref().and_then(|step| one.declared.at(step.ix));
         let limit = step.map_or(SHARED_STEP, |part| part.timeout);
-        let made = self.write(std::slice::from_ref(one), Limits::alone(limit), limit);
+        let made = self.make(std::slice::from_ref(one), Limits::alone(limit), limit);
         let made = made.await?.into_iter().next();
         made.unwrap_or(Err(Error::Stale))
     }
 
-    async fn write(&self, moves: &[Move], limits: Limits, step: Duration) -> Ran<Made, Error> {
-        let is_alone = limits.lock > Limits::SHARED.lock;
+    /// Makes moves. What the database refuses of one that has the transaction for itself is a failure
+    /// of its step.
+    async fn make(&self, moves: &[Move], limits: Limits, step: Duration) -> Ran<Made, Error> {
+        let mut tx = self.tx(moves, limits);
+        let ran = self.run_all(moves, &mut tx, step).await;
+        let is_open = tx.opened().is_some();
+        let made = match ran {
+            Ok(outcomes) => self.write(moves, outcomes, tx).await,
+            Err(error) => Err(error.into()),
+        };
+        match made.map_err(|error| if is_open { error.inside() } else { error }) {
+            Err(Error::Refused(error)) if moves.len() == 1 => {
+                self.blame(moves, limits, error).await
+            }
+            made => made,
+        }
+    }
+
+    /// Writes down that the only step of a transaction has failed, because that was refused.
+    async fn blame(&self, moves: &[Move], limits: Limits, error: sqlx::Error) -> Ran<Made, Error> {
+        let step = moves.first().and_then(|one| one.step.as_ref());
+        let outcome = match step {
+            None => return Err(Error::Refused(error)),
+            Some(_) if is_passing(&error) && !limits.is_alone => Outcome::Alone(Hindrance::HeldUp),
+            Some(step) => Outcome::failing(step, Failed::unsure(told(&error))),
+        };
+        self.write(moves, vec![outcome], self.tx(moves, limits))
+            .await
+    }
+
+    fn tx(&self, moves: &[Move], limits: Limits) -> Tx {
         let places = moves.iter().map(|one| one.place).collect();
-        let mut tx = Tx::new(
-            self.pool.get().clone(),
-            Arc::clone(&self.store),
-            limits,
-            places,
-        );
+        let (pool, store) = (self.pool.get().clone(), Arc::clone(&self.store));
+        let mut tx = Tx::new(pool, store, limits, places);
         let born = moves.iter().filter(|one| one.birth.is_some());
         tx.trust(born.map(|one| one.place.id));
+        tx
+    }
+
+    /// Runs the steps of moves, one after the other.
+    async fn run_all(
+        &self,
+        moves: &[Move],
+        tx: &mut Tx,
+        step: Duration,
+    ) -> sqlx::Result<Vec<Outcome>> {
         let mut outcomes = Vec::with_capacity(moves.len());
+        let mut pace = Pace::new(tx.is_alone());
         for (index, one) in moves.iter().enumerate() {
             tx.turn(index);
-            let outcome = self.run(one, &mut tx, step, is_alone).await?;
-            outcomes.push(outcome);
+            let kind = one.kind().filter(|_| pace.is_over());
+            outcomes.push(match kind {
+                Some(kind) if pace.is_slow(kind) => Outcome::Alone(Hindrance::Slow),
+                Some(_) => Outcome::Later,
+                None => {
+                    let began = Instant::now();
+                    let outcome = self.run(one, tx, step).await?;
+                    pace.took(one.kind(), outcome.hindrance(), began.elapsed());
+                    outcome
+                }
+            });
         }
         crash_point("saga.acted");
         for index in tx.settle().await? {
@@ -224,10 +228,15 @@ impl Journal {
         }
         for (index, outcome) in outcomes.iter_mut().enumerate() {
             tx.turn(index);
-            if tx.is_stale() {
-                *outcome = Outcome::Stale;
+            if let Some(refused) = Outcome::of(tx.standing()) {
+                *outcome = refused;
             }
         }
+        Ok(outcomes)
+    }
+
+    /// Writes down what the steps came to, in their transaction if there is one, and commits.
+    async fn write(&self, moves: &[Move], outcomes: Vec<Outcome>, tx: Tx) -> Ran<Made, Error> {
         let now = Millis::of(self.clock.now());
         let both = moves.iter().zip(outcomes);
         let made: Vec<_> = both
@@ -240,13 +249,8 @@ impl Journal {
     }
 
     /// Runs the step of a move, if it has one. An error is the transaction's.
-    async fn run(
-        &self,
-        one: &Move,
-        tx: &mut Tx,
-        limit: Duration,
-        is_alone: bool,
-    ) -> sqlx::Result<Outcome> {
+    async fn run(&self, one: &Move, tx: &mut Tx, limit: Duration) -> sqlx::Result<Outcome> {
+        let is_alone = tx.is_alone();
         let Some((step, part)) = one
             .step
             .as_ref()
@@ -254,41 +258,47 @@ impl Journal {
         else {
             return Ok(Outcome::None);
         };
-        if tx.is_stale() {
-            return Ok(Outcome::Stale);
+        if let Some(refused) = Outcome::of(tx.standing()) {
+            return Ok(refused);
         }
         if !is_alone && wants_to_be_alone(part) {
-            return Ok(Outcome::Alone);
+            return Ok(Outcome::Alone(Hindrance::Slow));
         }
         if self.faults.take(part.name, step.at.phase, What::Abort) {
             return Ok(Outcome::failing(step, Failed::broken("aborted by a check")));
         }
         let limit = limit.min(part.timeout);
-        let running = AssertUnwindSafe(attempt(one, step, part, tx)).catch_unwind();
-        let (outcome, contended) = match timeout(limit, running).await {
+        let running = attempt(one, step, part, tx).instrument(self.sagas.span(&step.at));
+        let running = AssertUnwindSafe(running).catch_unwind();
+        let (outcome, hindrance) = match timeout(limit, running).await {
             Ok(Ok(outcome)) => {
-                let contended = outcome.failed().is_some_and(|failed| failed.contended);
-                (outcome, contended)
+                let hindrance = outcome.failed().and_then(|failed| failed.hindrance);
+                (outcome, hindrance)
             }
             Ok(Err(panic)) => {
                 let why = format!("panicked: {}", panic_message(&*panic));
-                (Outcome::failing(step, Failed::unsure(why)), false)
+                (Outcome::failing(step, Failed::unsure(why)), None)
             }
             Err(_elapsed) => {
                 let why = format!("timed out after {limit:?}");
-                (Outcome::failing(step, Failed::unsure(why)), true)
+                let failed = Outcome::failing(step, Failed::unsure(why));
+                (failed, Some(Hindrance::Slow))
             }
         };
-        if tx.is_stale() {
-            return Ok(Outcome::Stale);
+        if let Some(refused) = Outcome::of(tx.standing()) {
+            return Ok(refused);
         }
-        if outcome.failed().is_some() {
-            tx.take_back().await?;
+        let dies =
+            hindrance.is_none() && (self.faults).take(part.name, step.at.phase, What::DieActed);
+        if dies || outcome.failed().is_some() {
+            tx.take_back(hindrance == Some(Hindrance::HeldUp)).await?;
         }
-        Ok(if contended && !is_alone {
-            Outcome::Alone
-        } else {
-            outcome
+        if dies {
+            return Ok(Outcome::Dead);
+        }
+        Ok(match hindrance {
+            Some(hindrance) if !is_alone => Outcome::Alone(hindrance),
+            _ => outcome,
         })
     }
 
@@ -359,8 +369,10 @@ fn moved(one: &Move, outcome: Outcome, now: Millis) -> Result<Moved, Skipped> {
     let step = one.step.as_ref();
     let part = step.and_then(|step| one.declared.at(step.ix));
     let pause = match (outcome, step.zip(part)) {
-        (Outcome::Alone, _) => return Err(Skipped::Alone),
+        (Outcome::Alone(why), _) => return Err(Skipped::Alone(why)),
+        (Outcome::Later, _) => return Err(Skipped::Later),
         (Outcome::Stale, _) => return Err(Skipped::Stale),
+        (Outcome::Dead, _) => return Err(Skipped::Dead),
         (Outcome::Acted(acted), Some((step, part))) => {
             story.begin(part, Some(step.input.clone()), now);
             story.acted(part, acted, now)
@@ -406,6 +418,7 @@ fn rows<'a>(
                 story: serde_json::to_string(story).map_err(Error::Story)?,
                 bounded: story.may_turn_back(&one.declared),
                 awaits: awaits(story, &one.declared),
+                heard: &one.heard,
             })
         })
         .collect()
@@ -431,7 +444,9 @@ fn verdicts(moves: &[Move], made: Vec<Result<Moved, Skipped>>, mut heard: Answer
     let both = moves.iter().zip(made);
     both.map(|(one, made)| match made {
         Err(Skipped::Stale) => Err(Error::Stale),
-        Err(Skipped::Alone) => Ok(Made::Alone),
+        Err(Skipped::Dead) => Err(Error::Dead),
+        Err(Skipped::Alone(why)) => Ok(Made::Alone(why)),
+        Err(Skipped::Later) => Ok(Made::Later),
         Ok(moved) => match heard.remove(&one.place.id) {
             Some(heard) => Ok(Made::Moved(Box::new(Moved { heard, ..moved }))),
             None => Err(Error::Stale),
@@ -440,7 +455,31 @@ fn verdicts(moves: &[Move], made: Vec<Result<Moved, Skipped>>, mut heard: Answer
     .collect()
 }
 
+impl Move {
+    /// The kind of its local step: definition and name.
+    fn kind(&self) -> Option<(&str, &'static str)> {
+        let part = self.declared.at(self.step.as_ref()?.ix)?;
+        Some((&self.declared.name, part.name))
+    }
+}
+
 impl Outcome {
+    /// What a saga comes to that no step is run for.
+    const fn of(standing: Standing) -> Option<Self> {
+        match standing {
+            Standing::Ours => None,
+            Standing::Busy => Some(Self::Alone(Hindrance::HeldUp)),
+            Standing::Stale => Some(Self::Stale),
+        }
+    }
+
+    const fn hindrance(&self) -> Option<Hindrance> {
+        match self {
+            Self::Alone(hindrance) => Some(*hindrance),
+            _ => None,
+        }
+    }
+
     fn failed(&self) -> Option<&Failed> {
         match self {
             Self::Acted(Err(failed)) | Self::Undone(Err(failed)) => Some(failed),

@@ -65,6 +65,7 @@
 //! another process has by now fails alone.
 
 mod builder;
+mod call;
 #[cfg(feature = "testing")]
 pub mod check;
 mod define;
@@ -76,7 +77,9 @@ mod fault;
 mod handle;
 mod journal;
 mod json;
+mod lanes;
 mod operate;
+mod pace;
 mod plan;
 mod registry;
 mod seen;
@@ -86,6 +89,7 @@ mod step;
 mod store;
 mod story;
 mod tally;
+mod trouble;
 mod tx;
 mod view;
 mod work;

@@ -1,11 +1,14 @@
 //! What a person may do about a saga that needs one. Each is written into its story, with who and why.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use sqlx::PgConnection;
 
 use super::define::{Declared, Kind};
 use super::json::Json;
 use super::registry::Registry;
+use super::store::Amended;
 use super::story::{Direction, End, Entry, Millis, Note, Progress, Story};
 use super::{Error, SagaId, Sagas};
 
@@ -38,7 +41,8 @@ pub enum Close {
 }
 
 impl Sagas {
-    /// Lets a saga that needs attention try again what it could not do, with all its attempts.
+    /// Lets a saga that needs attention try again what it could not do, with all its attempts. The time
+    /// that it was parked is not taken off its time limit.
     ///
     /// # Errors
     /// When it is not there or does not need attention; when the database can't do it.
@@ -50,11 +54,12 @@ impl Sagas {
     ) -> Result<(), Error> {
         let story = self.held(connection, id).await?.0;
         let story = self.noted(resumed(story), "resume", by);
-        self.amend(connection, id, &story).await
+        self.amend(connection, id, &story, None).await
     }
 
     /// Sends a saga that needs attention forward again, from `step` on: what is before it must be done,
-    /// and it and what is behind it must not be. Steps that had been undone get new keys.
+    /// and it and what is behind it must not be. Steps that had been undone get new keys. It has all of
+    /// its time limit again, and a cancellation of before does not count any more.
     ///
     /// # Errors
     /// When it is not there, does not need attention, or can't go on from there; when its definition is
@@ -73,9 +78,12 @@ impl Sagas {
             name: definition,
             version: u32::try_from(version).unwrap_or_default(),
         })?;
-        let story = sent_back(story, declared, step).map_err(|why| Error::Refused { id, why })?;
+        let fits = story.fits(declared);
+        let story = fits.and_then(|()| sent_back(story, declared, step));
+        let story = story.map_err(|why| Error::Refused { id, why })?;
         let story = self.noted(story, &format!("retry from {step}"), by);
-        self.amend(connection, id, &story).await
+        let afresh = Some(declared.timeout);
+        self.amend(connection, id, &story, afresh).await
     }
 
     /// Takes `step`, or its compensation if the saga is being unwound, as done by hand: `output` is what
@@ -97,7 +105,7 @@ impl Sagas {
         let output = Json::of(&output).map_err(Error::Input)?;
         let story = skipped(story, step, output, now).map_err(|why| Error::Refused { id, why })?;
         let story = self.noted(story, &format!("skip {step}"), by);
-        self.amend(connection, id, &story).await
+        self.amend(connection, id, &story, None).await
     }
 
     /// Ends a saga that needs attention: what was left was done, or undone, by hand.
@@ -156,10 +164,16 @@ impl Sagas {
         connection: &mut PgConnection,
         id: SagaId,
         story: &Story,
+        afresh: Option<Option<Duration>>,
     ) -> Result<(), Error> {
-        let text = serde_json::to_string(story).map_err(Error::Input)?;
-        let (id, state, step) = (id.as_uuid(), story.state(), story.step());
-        Ok(self.store.amend(connection, id, state, step, &text).await?)
+        let amended = Amended {
+            id: id.as_uuid(),
+            state: story.state(),
+            step: story.step(),
+            story: serde_json::to_string(story).map_err(Error::Input)?,
+            afresh,
+        };
+        Ok(self.store.amend(connection, &amended).await?)
     }
 }
 
@@ -193,19 +207,33 @@ fn sent_back(mut story: Story, declared: &Declared, step: &str) -> Result<Story,
             return Err(format!("`{}` is done, and not undone", part.name));
         }
     }
-    let is_behind = |name: &str| declared.part(name).is_none_or(|(ix, _)| ix >= from);
+    let kind = |entry: &Entry| declared.part(&entry.name).map(|(_, part)| part.kind());
+    // What was said stays said, unless that is what it is to wait for again; other waits begin anew.
+    let is_heard = |entry: &Entry| {
+        let is_done = entry.state == Progress::Done && entry.name != step;
+        is_done && kind(entry) == Some(Kind::Signal)
+    };
+    let is_behind = |entry: &Entry| {
+        let place = declared.part(&entry.name);
+        place.is_none_or(|(ix, _)| ix >= from) && !is_heard(entry)
+    };
+    let is_wait = |entry: &Entry| matches!(kind(entry), Some(Kind::Signal | Kind::Timer));
     let undone = |entry: &Entry| entry.state == Progress::Undone || entry.undo_tries > 0;
-    let behind = || story.steps.iter().filter(|entry| is_behind(&entry.name));
-    if behind().any(undone) {
+    if story
+        .steps
+        .iter()
+        .any(|entry| is_behind(entry) && undone(entry))
+    {
         story.round += 1;
-        story.steps.retain(|entry| !is_behind(&entry.name));
+        story.steps.retain(|entry| !is_behind(entry));
     } else {
+        story
+            .steps
+            .retain(|entry| !(is_behind(entry) && is_wait(entry)));
         // Its key stays: an attempt of which nobody knows how it ended must be recognised.
-        for entry in story.steps.iter_mut() {
-            if is_behind(&entry.name) {
-                entry.state = Progress::Resting;
-                entry.tries = 0;
-            }
+        for entry in story.steps.iter_mut().filter(|entry| is_behind(entry)) {
+            entry.state = Progress::Resting;
+            (entry.tries, entry.pause) = (0, 0);
         }
     }
     story.direction = Direction::Forward;

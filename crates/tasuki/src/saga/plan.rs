@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::define::{Declared, Kind, Part, Role};
 use super::failure::{Failed, Verdict};
 use super::json::Json;
-use super::story::{Direction, End, Entry, Failure, Millis, Progress, Story};
+use super::story::{Direction, End, Entry, Failure, Millis, Progress, Story, whole_millis};
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,19 @@ pub(super) enum Next {
 }
 
 impl Story {
+    /// Whether it can go on by `declared`. By other steps than those that it began with it would leave
+    /// some out, on the way back, too.
+    pub(super) fn fits(&self, declared: &Declared) -> Result<(), String> {
+        if self.shape == declared.fingerprint {
+            return Ok(());
+        }
+        let (name, version) = (&declared.name, declared.version);
+        Err(format!(
+            "version {version} of `{name}` has other steps here than those that it began with: \
+             a definition that changes gets the next version"
+        ))
+    }
+
     /// What comes next by `declared`.
     pub(super) fn next(&self, declared: &Declared) -> Next {
         if let Some(end) = self.end {
@@ -120,6 +133,7 @@ impl Story {
         if let Some(entry) = self.entry_mut(part.name) {
             entry.input = input.or_else(|| entry.input.take());
             entry.state = Progress::Begun;
+            entry.pause = 0;
             return;
         }
         self.steps.push(Entry {
@@ -130,7 +144,9 @@ impl Story {
             error: None,
             tries: 0,
             undo_tries: 0,
+            round: self.round,
             unsure: false,
+            pause: part.patience().map_or(0, whole_millis),
             begun_at: now,
             ended_at: None,
         });
@@ -165,14 +181,20 @@ impl Story {
             Err(failed) => failed,
         };
         entry.error = Some(failed.error.clone());
-        entry.tries += 1;
+        entry.tries += u32::from(failed.counts());
         match failed.verdict {
-            Verdict::Again { after, unsure } => {
+            Verdict::Again {
+                after,
+                unsure,
+                counts,
+            } => {
                 // The transaction of a local step took back whatever it did.
                 entry.unsure |= unsure && is_remote;
-                if entry.tries < part.retry.max_attempts {
+                if !counts || entry.tries < part.retry.max_attempts {
+                    let pause = after.unwrap_or_else(|| part.retry.backoff.pick(entry.tries));
                     entry.state = Progress::Resting;
-                    return Some(after.unwrap_or_else(|| part.retry.backoff.pick(entry.tries)));
+                    entry.pause = whole_millis(pause);
+                    return Some(pause);
                 }
             }
             Verdict::Abort | Verdict::Stuck => {}
@@ -189,6 +211,8 @@ impl Story {
                 self.turn_back(Some(part.name), failed.error);
             }
         } else {
+            // The attempt has ended: nothing is on its way for a later process to be unsure of.
+            entry.state = Progress::Resting;
             self.park(part.name, failed.error);
         }
         None
@@ -211,9 +235,9 @@ impl Story {
             Err(failed) => failed,
         };
         entry.error = Some(failed.error.clone());
-        entry.undo_tries += 1;
-        if let Verdict::Again { after, .. } = failed.verdict
-            && entry.undo_tries < part.undo_retry.max_attempts
+        entry.undo_tries += u32::from(failed.counts());
+        if let Verdict::Again { after, counts, .. } = failed.verdict
+            && (!counts || entry.undo_tries < part.undo_retry.max_attempts)
         {
             let policy = &part.undo_retry.backoff;
             return Some(after.unwrap_or_else(|| policy.pick(entry.undo_tries)));

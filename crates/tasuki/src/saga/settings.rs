@@ -63,10 +63,11 @@ impl Settings {
         self
     }
 
-    /// How long a claim holds without a renewal.
+    /// How long a claim holds without a renewal: 100 ms to 12 hours.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease.max(Duration::from_millis(100));
+        let longest = Duration::from_secs(12 * 3600);
+        self.lease = lease.clamp(Duration::from_millis(100), longest);
         self
     }
 

@@ -80,9 +80,10 @@ impl<I: Serialize> Definition<I> {
     /// # Errors
     /// When `input` can't be written as JSON.
     pub fn simulate(&self, input: &I) -> Result<Simulation<'_>, Error> {
+        let input = Json::of(input).map_err(Error::Input)?;
         Ok(Simulation {
             declared: &self.declared,
-            story: Story::new(Json::of(input).map_err(Error::Input)?),
+            story: Story::new(input, &self.declared.fingerprint),
             script: HashMap::new(),
             outputs: HashMap::new(),
             cancelled: None,
@@ -121,14 +122,14 @@ impl Simulation<'_> {
     #[must_use]
     pub fn retries<S: Step>(self) -> Self {
         let (after, unsure) = (None, false);
-        self.tell(S::NAME, Phase::Act, Verdict::Again { after, unsure })
+        self.tell(S::NAME, Phase::Act, Verdict::again(after, unsure))
     }
 
     /// Nobody knows how the next attempt of `S` ended.
     #[must_use]
     pub fn unknown<S: Step>(self) -> Self {
         let (after, unsure) = (None, true);
-        self.tell(S::NAME, Phase::Act, Verdict::Again { after, unsure })
+        self.tell(S::NAME, Phase::Act, Verdict::again(after, unsure))
     }
 
     /// The next attempt of `S` will not succeed by itself.

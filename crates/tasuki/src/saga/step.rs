@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::failure::{Again, Failure};
 use super::{SagaId, Tx};
+use crate::barrier;
 use crate::retry::{Backoff, Policy};
 
 /// One step of a saga: its name, what goes in, what comes out, and how it may fail.
@@ -169,13 +170,15 @@ impl At {
         self.attempt
     }
 
-    /// How often a person has sent the saga back to steps that had been undone.
+    /// How often a person had sent the saga back to steps that had been undone when this one began:
+    /// what is undone later is undone in the round in which it was done.
     #[must_use]
     pub const fn round(&self) -> u32 {
         self.round
     }
 
-    /// `<saga>:<step>:<phase>`: the same in every attempt and every process, and of nothing else.
+    /// `<saga>:<step>:<phase>`: the same in every attempt and every process, and of nothing else. A
+    /// step that is done anew after it was undone has another (`….1`).
     #[must_use]
     pub fn key(&self) -> String {
         self.key_of(self.phase)
@@ -185,6 +188,14 @@ impl At {
     #[must_use]
     pub fn action_key(&self) -> String {
         self.key_of(Phase::Act)
+    }
+
+    /// The key for a [barrier] in front of this step, where the action and its
+    /// compensation meet: the saga, and [`action_key`](Self::action_key) as the name of the step. A
+    /// participant elsewhere that is sent both makes the same one.
+    #[must_use]
+    pub fn barrier_key(&self) -> barrier::Key {
+        barrier::Key::new(self.saga.as_uuid(), self.action_key())
     }
 
     /// The trace of whoever started the saga.

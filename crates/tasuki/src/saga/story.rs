@@ -2,6 +2,8 @@
 //!
 //! What it says is decided in `plan`; here is how it is kept.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Deserializer, Serialize};
 use time::OffsetDateTime;
 
@@ -11,6 +13,8 @@ use super::json::Json;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Story {
     pub(super) input: Json,
+    /// The fingerprint of the definition that it began with.
+    pub(super) shape: String,
     /// Those that have begun, in the order in which they did.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) steps: Vec<Entry>,
@@ -92,9 +96,15 @@ pub(super) struct Entry {
     /// Attempts to undo it that failed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) undo_tries: u32,
+    /// The round of the story in which it began: part of its keys, also when a later round undoes it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) round: u32,
     /// Of an earlier attempt nobody knows how it ended.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) unsure: bool,
+    /// Milliseconds, from when this was written, until it is tried again or its wait is over.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub(super) pause: u64,
     pub(super) begun_at: Millis,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ended_at: Option<Millis>,
@@ -131,6 +141,11 @@ impl Millis {
     }
 }
 
+/// A pause as it is kept; never shorter than it is.
+pub(super) fn whole_millis(pause: Duration) -> u64 {
+    u64::try_from(pause.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
 impl Direction {
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
     fn is_forward(&self) -> bool {
@@ -148,9 +163,10 @@ impl End {
 }
 
 impl Story {
-    pub(super) const fn new(input: Json) -> Self {
+    pub(super) fn new(input: Json, shape: &str) -> Self {
         Self {
             input,
+            shape: shape.to_owned(),
             steps: Vec::new(),
             direction: Direction::Forward,
             failure: None,
@@ -167,6 +183,19 @@ impl Story {
 
     pub(super) fn entry_mut(&mut self, name: &str) -> Option<&mut Entry> {
         self.steps.iter_mut().find(|entry| entry.name == name)
+    }
+
+    /// How long a step still waits.
+    pub(super) fn pause(&self, name: &str) -> Duration {
+        let pause = self.entry(name).map_or(0, |entry| entry.pause);
+        Duration::from_millis(pause)
+    }
+
+    /// So many milliseconds have passed.
+    pub(super) fn age(&mut self, millis: u64) {
+        for entry in &mut self.steps {
+            entry.pause = entry.pause.saturating_sub(millis);
+        }
     }
 
     pub(super) fn output(&self, name: &str) -> Option<&Json> {
@@ -205,6 +234,11 @@ fn is_zero(number: &u32) -> bool {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+fn is_nothing(millis: &u64) -> bool {
+    *millis == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
 fn is_false(flag: &bool) -> bool {
     !*flag
 }
@@ -220,7 +254,7 @@ mod tests {
 
     #[test]
     fn nothing_that_was_given_is_told_from_what_was_not_given() {
-        let mut story = Story::new(Json::of(&()).unwrap());
+        let mut story = Story::new(Json::of(&()).unwrap(), "shape");
         story.steps.push(Entry {
             name: "a".to_owned(),
             state: Progress::Done,
@@ -229,7 +263,9 @@ mod tests {
             error: None,
             tries: 0,
             undo_tries: 0,
+            round: 0,
             unsure: false,
+            pause: 0,
             begun_at: Millis(1),
             ended_at: None,
         });

@@ -1,6 +1,7 @@
 //! The workers of an engine: one claims what is due, one keeps the leases of what runs.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -11,7 +12,8 @@ use super::drive::Live;
 use super::engine::{Inner, lock};
 use super::store::{Place, SagaRow};
 use super::story::Story;
-use crate::lease::{Bereaved, Claim, Claimed, Fence, Line, Outcome, within};
+use super::trouble::{GIVEN_BACK_AT_MOST, Trouble};
+use crate::lease::{Bereaved, Claim, Claimed, Estate, Fence, Line, Outcome, within};
 use crate::testing::crash_point;
 use crate::worker::{Error, Tick, Wake, Worker};
 
@@ -27,7 +29,7 @@ const UNREADABLE: Duration = Duration::from_secs(60);
 /// Claims sagas that are due, and gives back those that can't go on here.
 pub(super) struct Claimer(pub(super) Arc<Inner>);
 
-/// Renews the leases of sagas that take long between two moves.
+/// Renews the leases of sagas that take long between two moves, also while the engine stops.
 pub(super) struct Keeper {
     name: String,
     inner: Arc<Inner>,
@@ -55,19 +57,17 @@ impl Worker for Claimer {
 
     async fn tick(&self) -> Result<Tick, Error> {
         self.0.give_back().await?;
-        let claimed = self.0.claim().await?;
-        Ok(if claimed >= BATCH {
-            Tick::Worked
-        } else {
-            Tick::Idle
-        })
+        self.0.claim().await
     }
 
-    /// Every saga comes to its next move, and no further.
+    /// Every saga comes to its next move, and no further. Others may have each as soon as it has.
     async fn finish(&self) {
         self.0.stopping.cancel();
         let mut tasks = std::mem::take(&mut *lock(&self.0.tasks));
-        while tasks.join_next().await.is_some() {}
+        while tasks.join_next().await.is_some() {
+            while tasks.try_join_next().is_some() {}
+            self.0.give_back_or_tell().await;
+        }
     }
 
     async fn release(&self) {
@@ -76,18 +76,12 @@ impl Worker for Claimer {
         // What is cut here is rolled back; what is written is written.
         let _how = self.0.backstage.stop(Duration::from_secs(2)).await;
         let held = lock(&self.0.held).drain().collect::<Vec<_>>();
-        let fences = held.into_iter().map(|(id, held)| Fence {
-            id,
-            token: held.token,
+        let back = held.into_iter().map(|(id, held)| {
+            let token = held.token;
+            (Fence { id, token }, Trouble::nothing())
         });
-        lock(&self.0.back).extend(fences);
-        if let Err(error) = self.0.give_back().await {
-            tracing::warn!(
-                worker = self.0.settings.name,
-                error = &*error as &(dyn std::error::Error + 'static),
-                "sagas could not be given back, their leases will expire",
-            );
-        }
+        lock(&self.0.back).extend(back);
+        self.0.give_back_or_tell().await;
     }
 }
 
@@ -107,11 +101,26 @@ impl Worker for Keeper {
 }
 
 impl Inner {
-    async fn claim(self: &Arc<Self>) -> Result<usize, Error> {
+    /// How many more it may have in hand.
+    fn room(&self) -> usize {
         let held = lock(&self.held).len();
-        let room = self.settings.slots.saturating_sub(held).min(BATCH);
+        self.settings.slots.saturating_sub(held)
+    }
+
+    /// There is room for more: if there are any, and it is worth a claim, the next one should come now.
+    pub(super) fn room_made(&self) {
+        let worth = (self.settings.slots / 4).clamp(1, BATCH);
+        if self.more.load(Ordering::SeqCst) && self.room() >= worth {
+            self.wake.wake();
+        }
+    }
+
+    async fn claim(self: &Arc<Self>) -> Result<Tick, Error> {
+        // Before the room is looked at: whoever makes some from here on wakes us.
+        self.more.store(true, Ordering::SeqCst);
+        let room = self.room().min(BATCH);
         if room == 0 || self.stopping.is_cancelled() {
-            return Ok(0);
+            return Ok(Tick::Idle);
         }
         let store = &self.sagas.store;
         let mut line = Line::open(self.pool.get(), self.settings.route).await?;
@@ -144,17 +153,23 @@ impl Inner {
             }
         }
         self.put_back(&unreadable).await?;
-        Ok(claimed)
+        let more = claimed >= room;
+        self.more.store(more, Ordering::SeqCst);
+        Ok(if more { Tick::Worked } else { Tick::Idle })
     }
 
     /// A claimed saga as it can be driven.
     fn load(&self, claimed: Claimed<SagaRow>) -> Result<Live, String> {
+        let given_back = claimed.failed_attempts;
         let Claimed { fence, row, .. } = claimed;
         let declared = self.registry.get(&row.definition, row.version);
         let declared = Arc::clone(declared.ok_or("its definition is not known here")?);
         let mut story: Story =
             serde_json::from_str(&row.story).map_err(|error| error.to_string())?;
+        story.fits(&declared)?;
         story.recovered(&declared);
+        let rested = Duration::try_from_secs_f64(row.rested).unwrap_or_default();
+        story.age(u64::try_from(rested.as_millis()).unwrap_or(u64::MAX));
         let mut dirty = false;
         if row.lost > LOST_AT_MOST && story.stuck.is_none() {
             let step = story.step().unwrap_or_default().to_owned();
@@ -162,6 +177,11 @@ impl Inner {
                 &step,
                 format!("its process died {} times in a row", row.lost),
             );
+            dirty = true;
+        } else if given_back > GIVEN_BACK_AT_MOST && story.stuck.is_none() {
+            let step = story.step().unwrap_or_default().to_owned();
+            let why = "in a row, for errors that the log has";
+            story.park(&step, format!("it was given back {given_back} times {why}"));
             dirty = true;
         }
         let remaining = row
@@ -179,24 +199,32 @@ impl Inner {
             traceparent: row.traceparent,
             heard: row.signals,
             deadline: remaining.and_then(|left| Instant::now().checked_add(left)),
-            due: true,
+            aged: Instant::now(),
             pause: None,
             dirty,
+            given_back,
             crowded: false,
             begun: None,
         })
     }
 
+    async fn give_back_or_tell(&self) {
+        if let Err(error) = self.give_back().await {
+            tracing::warn!(
+                worker = self.settings.name,
+                error = &*error as &(dyn std::error::Error + 'static),
+                "sagas could not be given back, their leases will expire",
+            );
+        }
+    }
+
     /// Lets others have what can't go on here.
     async fn give_back(&self) -> Result<(), Error> {
-        let fences = std::mem::take(&mut *lock(&self.back));
-        let back = |fence: &Fence| {
-            let after = Duration::from_millis(1);
-            (*fence, Outcome::<()>::Back { after, error: None })
-        };
-        let outcomes: Vec<_> = fences.iter().map(back).collect();
-        let given = self.put_back(&outcomes).await;
-        given.inspect_err(|_| lock(&self.back).extend(fences))
+        // They stay there until it is done: this may be cut at its await. Nobody else takes any out.
+        let back = lock(&self.back).clone();
+        self.put_back(&back).await?;
+        lock(&self.back).drain(..back.len());
+        Ok(())
     }
 
     async fn put_back(&self, outcomes: &[(Fence, Outcome<()>)]) -> Result<(), Error> {
@@ -216,7 +244,7 @@ impl Inner {
         let lease = self.settings.lease;
         let mut old: Vec<Fence> = lock(&self.held)
             .iter()
-            .filter(|(_, held)| held.since.elapsed() >= lease / 3)
+            .filter(|(_, held)| held.born && held.since.elapsed() >= lease / 3)
             .map(|(id, held)| Fence {
                 id: *id,
                 token: held.token,
@@ -264,7 +292,7 @@ impl Bereaved for Arc<Inner> {
         &'a self,
         connection: &'a mut PgConnection,
         owners: &'a [String],
-    ) -> BoxFuture<'a, sqlx::Result<u64>> {
+    ) -> BoxFuture<'a, sqlx::Result<Vec<Estate>>> {
         Box::pin(self.sagas.store.bereave(connection, owners))
     }
 

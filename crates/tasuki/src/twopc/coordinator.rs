@@ -13,9 +13,11 @@ use super::{
     Database, Error, Ledger, Participant, Prefix, Recovery, Sweep, Transaction, TransactionId,
     recovery,
 };
-use crate::lease::{Owner, Route, within};
+use crate::lease::{OwnPool, Owner, Route, within};
 use crate::{Clock, Schema};
 
+/// Connections that a process opens beside the pool of the log, to write decisions down over.
+const SCRIBES: u32 = 8;
 /// How long a participant may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// How much longer than that a coordinator is believed to be alive.
@@ -29,7 +31,10 @@ const SWEEP_EVERY: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub struct Coordinator {
     pub(super) schema: Schema,
+    /// Where work in the log's own database begins.
     pub(super) pool: PgPool,
+    /// Where the log is written and read.
+    pub(super) log: Arc<OwnPool>,
     pub(super) store: Arc<Store>,
     pub(super) members: Arc<BTreeMap<String, Member>>,
     pub(super) owner: Owner,
@@ -44,10 +49,15 @@ pub struct Coordinator {
 impl Coordinator {
     /// A coordinator whose log is in `schema` of the database behind `pool`. It knows no
     /// participant yet.
+    ///
+    /// The log is written over up to eight connections of its own, with the options of the pool: if
+    /// every connection of the pool waits for a lock that a prepared transaction holds, there must be
+    /// another one to end it.
     #[must_use]
     pub fn new(schema: &Schema, pool: PgPool) -> Self {
         Self {
             schema: schema.clone(),
+            log: Arc::new(OwnPool::beside(pool.clone(), SCRIBES)),
             pool,
             store: Arc::new(Store::new(schema)),
             members: Arc::default(),

@@ -1,4 +1,7 @@
 //! A coordinator's words with its log. Each is over after the timeout, and may be dropped.
+//!
+//! They go over connections of their own: those of the pool may all wait for locks that a prepared
+//! transaction holds, and it is these words that end it.
 
 use uuid::Uuid;
 
@@ -11,7 +14,7 @@ use crate::transaction::{self, Transaction};
 impl Coordinator {
     /// A line that is hung up if whoever asks over it is dropped.
     async fn line(&self) -> sqlx::Result<HungUp> {
-        let line = Line::open(&self.pool, self.route).await?;
+        let line = Line::open(self.log.get(), self.route).await?;
         Ok(HungUp::unless_closed(line))
     }
 

@@ -57,6 +57,9 @@
 //!   it. (Nothing in this library notifies in a transaction that writes.)
 //! - The log's database must not forget: with `synchronous_commit = off`, or restored from an older
 //!   copy, it takes decisions back that participants have acted on.
+//! - Nor must a participant: a standby that is promoted must have everything that was prepared
+//!   (synchronous replication). One that lost a prepared transaction gives its number to another, and
+//!   nobody can tell the two apart by it.
 //!
 //! # Metrics
 //! `tasuki_twopc_transactions_total` by `outcome`, `tasuki_twopc_commit_seconds`,

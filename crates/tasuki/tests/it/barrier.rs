@@ -205,6 +205,18 @@ async fn old_steps_go_after_the_time_that_upkeep_is_told_and_not_before_their_la
 }
 
 #[tokio::test]
+async fn an_action_can_be_undone_for_as_long_as_a_saga_may_live() {
+    let db = database().await;
+    let key = Key::new(Uuid::new_v4(), "charge");
+    assert_eq!(pass(&db.pool, &key, Action).await, Fresh);
+    let age = "UPDATE app.barriers SET changed_at = now() - interval '365 days'";
+    sqlx::query(age).execute(&db.pool).await.unwrap();
+    let upkeep = Upkeep::new(db.pool.clone(), &schema());
+    worker::drain(&upkeep).await.unwrap();
+    assert_eq!(pass(&db.pool, &key, Compensation).await, Fresh);
+}
+
+#[tokio::test]
 async fn every_statement_of_the_barrier_and_its_locks_can_be_prepared() {
     let db = database().await;
     let (barrier, locks) = (Barrier::new(&schema()), Locks::new(&schema()));

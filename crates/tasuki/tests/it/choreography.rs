@@ -18,6 +18,8 @@ use crate::dropped;
 
 const STREAM: &str = "events";
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+/// Of whoever hears many things at once: no event's business.
+const BATCH: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 /// A service: its own schema, outbox and part, on a bus that all share.
 struct Service {
@@ -52,7 +54,7 @@ async fn services<const N: usize>(names: [&'static str; N]) -> (TestDb, [Service
 impl Service {
     fn open(name: &'static str, db: &TestDb, bus: &Arc<MemoryBus>) -> Self {
         let schema = Schema::new(name).unwrap();
-        let outbox = Outbox::new(&schema);
+        let outbox = Outbox::new(&schema).with_trace(|| Some(BATCH.to_owned()));
         Self {
             name,
             pool: db.pool.clone(),

@@ -3,18 +3,23 @@
 //!
 //! Leases last for an hour: who takes over does so because the owner is known to be dead.
 
+use std::time::Duration;
+
 use tasuki_testkit::eventually_within;
 
-use crate::site::{REST, Site};
+use crate::site::{REST, Site, stretched};
 
 const SAGAS: i64 = 60;
 
 async fn open() -> Site {
     let site = Site::open().await;
-    sqlx::query("CREATE TABLE app.provider (key text PRIMARY KEY, kind text NOT NULL)")
-        .execute(&site.pool)
-        .await
-        .unwrap();
+    sqlx::raw_sql(
+        "CREATE TABLE app.provider (key text PRIMARY KEY, kind text NOT NULL);
+         CREATE TABLE app.told (kind text NOT NULL, id uuid PRIMARY KEY);",
+    )
+    .execute(&site.pool)
+    .await
+    .unwrap();
     site
 }
 
@@ -61,16 +66,143 @@ async fn killed_at(point: &str) {
     }
 }
 
-macro_rules! killed_at {
-    ($($name:ident $point:literal;)*) => {$(
+#[tokio::test]
+async fn a_process_that_slept_beyond_its_leases_changes_nothing_of_sagas_that_others_took() {
+    let site = open().await;
+    let sagas = SAGAS.to_string();
+    let lease = ["--sagas", "--lease", "1000"];
+    // Its moves are committed, and it has not heard of that.
+    let sleeps = [
+        "--begin",
+        &sagas,
+        "--pause-at",
+        "saga.committed",
+        "--nth",
+        "3",
+    ];
+    let sleeps = site.node(&[&lease[..], &sleeps].concat()).await;
+    let lives = site.node(&lease).await;
+    comes_to_rest(&site, SAGAS).await;
+    let moves = "SELECT sum(moves)::bigint FROM app.sagas_done";
+    let before = site.count(moves).await;
+    sleeps.resume();
+    eventually_within(REST, "it notices", async || {
+        sleeps.log().contains("lock lost").then_some(())
+    })
+    .await;
+    comes_to_rest(&site, SAGAS).await;
+    assert_eq!(site.count(moves).await, before);
+    sleeps.stop().await;
+    lives.stop().await;
+}
+
+/// Every saga that is there, and each that was acknowledged is, ends as its number says, and happened
+/// once.
+async fn those_that_were_begun_come_to_rest(site: &Site) {
+    eventually_within(REST, "every saga has ended", async || {
+        (site.count("SELECT count(*) FROM app.sagas").await == 0).then_some(())
+    })
+    .await;
+    let none = async |what: &str, sql: &str| assert_eq!(site.count(sql).await, 0, "{what}");
+    let unheard_of = "SELECT count(*) FROM app.told AS t
+        WHERE kind = 'acknowledged'
+            AND NOT EXISTS (SELECT FROM app.sagas_done AS s WHERE s.saga_id = t.id)";
+    none("acknowledged, and not there", unheard_of).await;
+    let twice = "SELECT count(*) - count(DISTINCT saga_id) FROM app.sagas_done";
+    none("there twice", twice).await;
+    let otherwise = "SELECT count(*) FROM app.sagas_done
+        WHERE state <> CASE (story ->> 'input')::int % 3
+            WHEN 0 THEN 'COMPENSATED' ELSE 'COMPLETED' END";
+    none("ended otherwise", otherwise).await;
+    for (kind, states) in [
+        ("reserve", "'COMPLETED', 'COMPENSATED'"),
+        ("release", "'COMPENSATED'"),
+        ("confirm", "'COMPLETED'"),
+        ("ship", "'COMPLETED'"),
+    ] {
+        let differ = format!(
+            "SELECT count(*) FROM (
+                (SELECT id FROM app.effects WHERE kind = '{kind}'
+                 EXCEPT ALL SELECT saga_id FROM app.sagas_done WHERE state IN ({states}))
+                UNION ALL
+                (SELECT saga_id FROM app.sagas_done WHERE state IN ({states})
+                 EXCEPT ALL SELECT id FROM app.effects WHERE kind = '{kind}')
+            ) AS differ"
+        );
+        none(kind, &differ).await;
+    }
+    let charged = "SELECT (SELECT count(*) FROM app.provider WHERE kind = 'act')
+        - (SELECT count(*) FROM app.sagas_done)";
+    none("charged", charged).await;
+}
+
+/// While it begins sagas, and runs those that it has begun.
+async fn killed_as_it_begins_at(point: &str) {
+    let site = open().await;
+    let sagas = SAGAS.to_string();
+    let forever = ["--sagas", "--lease", "3600000"];
+    for nth in ["1", "2", "9"] {
+        let begin = ["--by-engine", "--begin", &sagas];
+        let dies = [&forever[..], &begin, &["--crash-at", point, "--nth", nth]].concat();
+        let mut dies = site.node(&dies).await;
+        dies.is_killed().await;
+        let lives = site.node(&forever).await;
+        those_that_were_begun_come_to_rest(&site).await;
+        lives.stop().await;
+    }
+    let acknowledged = "SELECT count(*) FROM app.told WHERE kind = 'acknowledged'";
+    assert!(site.count(acknowledged).await > 0);
+}
+
+#[tokio::test]
+async fn sagas_whose_beginner_loses_its_answers_are_begun_once_or_not_at_all() {
+    let site = open().await;
+    let proxy = site.proxy().await;
+    let sagas = stretched("400", "4000");
+    let node = [
+        "--sagas",
+        "--by-engine",
+        "--begin",
+        sagas,
+        "--lease",
+        "3600000",
+    ];
+    let node = site.node_through(&proxy, &node).await;
+    let told = "SELECT count(*) FROM app.told";
+    let all = sagas.parse::<i64>().unwrap();
+    let mut breaks = 0;
+    while site.count(told).await < all {
+        // sleep: a moment of work before the next break, of another length each time
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(20..200))).await;
+        proxy.reset().await.unwrap();
+        breaks += 1;
+        assert!(breaks < 2_000, "it begins nothing any more");
+    }
+    those_that_were_begun_come_to_rest(&site).await;
+    let refused = "SELECT count(*) FROM app.told WHERE kind = 'refused'";
+    assert!(site.count(refused).await > 0, "no answer got lost");
+    node.stop().await;
+}
+
+macro_rules! killed {
+    ($how:ident: $($name:ident $point:literal;)*) => {$(
         #[tokio::test]
         async fn $name() {
-            killed_at($point).await;
+            $how($point).await;
         }
     )*};
 }
 
-killed_at! {
+killed! {
+    killed_as_it_begins_at:
+    killed_when_the_first_step_of_a_birth_has_acted_what_was_acknowledged_ends_once "saga.acted";
+    killed_before_the_commit_of_a_birth_what_was_acknowledged_ends_once "saga.written";
+    killed_after_the_commit_of_a_birth_what_was_acknowledged_ends_once "saga.committed";
+    killed_when_a_saga_is_born_what_was_acknowledged_ends_once "saga.moved";
+}
+
+killed! {
+    killed_at:
     killed_after_a_claim_of_sagas_each_ends_as_it_should "saga.claimed";
     killed_when_steps_have_acted_and_nothing_is_written_each_saga_ends_as_it_should "saga.acted";
     killed_before_the_commit_of_a_move_each_saga_ends_as_it_should "saga.written";

@@ -5,11 +5,17 @@
 //! and end the leases of that owner. This only makes a lease end earlier: an owner that lives and has
 //! lost its session, and so its leases, is still fenced by the token of each claim.
 //!
+//! The server may still be at work for one that has died, and hold its rows: those end a look later. So
+//! a dead owner is forgotten only when two looks in a row have found nothing of it any more. What is
+//! done about the dead has a connection of its own: it may take long, and whoever does it must not be
+//! taken for dead itself.
+//!
 //! The session must be PostgreSQL's own: behind a pooler in transaction mode there is no presence, and
 //! leases expire.
 
 mod store;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -18,8 +24,9 @@ use sqlx::{Connection, PgConnection, PgPool};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::Owner;
+use super::{OwnPool, Owner};
 use crate::Schema;
+use crate::transaction;
 use crate::worker::{Error, Tick, Worker};
 use store::Statements;
 
@@ -27,18 +34,28 @@ use store::Statements;
 const EVERY: Duration = Duration::from_millis(500);
 /// How long an answer of the database is waited for.
 const LIMIT: Duration = Duration::from_secs(5);
+/// And how long, when the leases of the dead are looked for among all others.
+const BURIAL: Duration = Duration::from_secs(60);
 
 /// Whoever has leases that may end early.
 pub(crate) trait Bereaved: Send + Sync + 'static {
-    /// Ends the leases of owners that have died. Says how many those were.
+    /// Ends the leases of owners that have died. Says what there was of each that had any.
     fn bereave<'a>(
         &'a self,
         connection: &'a mut PgConnection,
         owners: &'a [String],
-    ) -> BoxFuture<'a, sqlx::Result<u64>>;
+    ) -> BoxFuture<'a, sqlx::Result<Vec<Estate>>>;
 
     /// It is committed: there may be something to claim.
     fn bereaved(&self);
+}
+
+/// What was found of an owner that has died.
+#[derive(Clone, Debug)]
+pub(crate) struct Estate {
+    pub(crate) owner: String,
+    /// Leases that were ended.
+    pub(crate) ended: i64,
 }
 
 /// Shows that this process lives, and notices who does not.
@@ -50,6 +67,10 @@ pub(crate) struct Presence {
     statements: Statements,
     heirs: Box<dyn Bereaved>,
     session: Mutex<Option<PgConnection>>,
+    /// Where the dead are looked after.
+    own: OwnPool,
+    /// The dead of whom the last look has found nothing.
+    empty: Mutex<HashSet<String>>,
 }
 
 impl fmt::Debug for Presence {
@@ -71,12 +92,14 @@ impl Presence {
     ) -> Self {
         Self {
             name: name.to_owned(),
+            own: OwnPool::beside(pool.clone(), 1),
             pool,
             owner,
             key: fastrand::i64(..),
             statements: Statements::new(schema),
             heirs,
             session: Mutex::new(None),
+            empty: Mutex::default(),
         }
     }
 
@@ -87,18 +110,38 @@ impl Presence {
         Ok(session)
     }
 
-    async fn look(&self, session: &mut PgConnection) -> sqlx::Result<()> {
+    /// Whose lock is free.
+    async fn dead(&self) -> Result<Vec<String>, Error> {
+        let mut place = self.session.lock().await;
+        // Taken out: whatever goes wrong below, the next tick has a session of its own.
+        let mut session = match place.take() {
+            Some(session) => session,
+            None => timeout(LIMIT, self.session()).await??,
+        };
         let (owner, key) = (self.owner.as_str(), self.key);
-        let dead = self.statements.dead(session, owner, key).await?;
-        if dead.is_empty() {
-            return Ok(());
+        let dead = self.statements.dead(&mut session, owner, key);
+        let dead = timeout(LIMIT, dead).await??;
+        *place = Some(session);
+        Ok(dead)
+    }
+
+    /// Ends the leases of the dead, and forgets those who have none.
+    async fn bury(&self, dead: &[String]) -> sqlx::Result<()> {
+        let mut tx = transaction::begin(self.own.get()).await?;
+        let found = self.heirs.bereave(&mut tx, dead).await?;
+        let mut empty = self.empty.lock().await;
+        let left = |owner: &&String| found.iter().any(|estate| estate.owner == **owner);
+        let now: HashSet<String> = dead.iter().filter(|owner| !left(owner)).cloned().collect();
+        let gone: Vec<String> = now.intersection(&empty).cloned().collect();
+        self.statements.forget(&mut tx, &gone).await?;
+        transaction::commit(tx).await?;
+        *empty = now;
+        drop(empty);
+        let ended: i64 = found.iter().map(|estate| estate.ended).sum();
+        if ended > 0 {
+            tracing::warn!(worker = self.name, owners = ?dead, rows = ended, "owners have died");
+            self.heirs.bereaved();
         }
-        let mut tx = session.begin().await?;
-        let orphans = self.heirs.bereave(&mut tx, &dead).await?;
-        self.statements.forget(&mut tx, &dead).await?;
-        tx.commit().await?;
-        tracing::warn!(worker = self.name, owners = ?dead, rows = orphans, "owners have died");
-        self.heirs.bereaved();
         Ok(())
     }
 }
@@ -113,14 +156,10 @@ impl Worker for Presence {
     }
 
     async fn tick(&self) -> Result<Tick, Error> {
-        let mut place = self.session.lock().await;
-        // Taken out: whatever goes wrong below, the next tick has a session of its own.
-        let mut session = match place.take() {
-            Some(session) => session,
-            None => timeout(LIMIT, self.session()).await??,
-        };
-        timeout(LIMIT, self.look(&mut session)).await??;
-        *place = Some(session);
+        let dead = self.dead().await?;
+        if !dead.is_empty() {
+            timeout(BURIAL, self.bury(&dead)).await??;
+        }
         Ok(Tick::Idle)
     }
 

@@ -7,17 +7,26 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, FromRow, PgConnection, Row};
+use sqlx::{AssertSqlSafe, FromRow, PgConnection, Row, SqlSafeStr, SqlStr};
 use uuid::Uuid;
 
+use super::journal::CANCEL;
 use super::json::Json;
 use super::view::{Filter, Summary, Told};
 use crate::Schema;
-use crate::lease::{Claim, Claimed, Leases, Owner};
-use sql::{AMEND, BEREAVE, CALL, CLOSE, EXISTS, FENCE, GET, HOLD, LIST, SAGAS, SIGNAL, WRITE};
+use crate::lease::{Claim, Claimed, Estate, Leases, Owner};
+use sql::{
+    AMEND, BEREAVE, CALL, CLOSE, EXISTS, FENCE, FENCE_FREE, GET, HOLD, LIST, SAGAS, SIGNAL,
+    STANDING, WRITE,
+};
 
-/// Takes a savepoint for a step.
-pub(super) const SAVEPOINT: &str = "SAVEPOINT step";
+/// What a transaction begins with: its first statements are ours.
+///
+/// A step that waits for a lock holds its saga's row: the server must notice that its process has
+/// died, or nobody else could go on with it until the wait is over.
+pub(super) const UNHURRIED: &str = "SET LOCAL statement_timeout = 20000; \
+     SET LOCAL lock_timeout = 20000; \
+     SET LOCAL client_connection_check_interval = 500";
 /// Takes the next one: the last step is kept.
 pub(super) const NEXT_SAVEPOINT: &str = "RELEASE SAVEPOINT step; SAVEPOINT step";
 /// Keeps the last step. What is left is ours to write, and may take its time.
@@ -26,6 +35,11 @@ pub(super) const RELEASE: &str =
 /// Takes back what a step has written.
 pub(super) const ROLL_BACK: &str = "ROLLBACK TO SAVEPOINT step";
 
+/// The same, and from now on nobody waits for a lock. (A setting that was made behind a savepoint goes
+/// back with it.)
+pub(super) const ROLL_BACK_AND_HURRY: &str = "ROLLBACK TO SAVEPOINT step; RELEASE SAVEPOINT step; \
+     SET LOCAL lock_timeout = 1; SAVEPOINT step";
+
 /// The statements for one schema.
 #[derive(Debug)]
 pub(super) struct Store {
@@ -33,6 +47,8 @@ pub(super) struct Store {
     pub(super) channel: String,
     write: String,
     fence: String,
+    fence_free: String,
+    standing: String,
     exists: String,
     signal: String,
     call: String,
@@ -83,6 +99,8 @@ pub(super) struct Written<'a> {
     pub(super) story: String,
     pub(super) bounded: bool,
     pub(super) awaits: Option<String>,
+    /// What was said to it and has been heard.
+    pub(super) heard: &'a [String],
 }
 
 /// Something that was said to a saga.
@@ -102,6 +120,8 @@ pub(super) struct SagaRow {
     pub(super) traceparent: Option<String>,
     pub(super) lost: i32,
     pub(super) remaining: Option<f64>,
+    /// Seconds since its last move.
+    pub(super) rested: f64,
     pub(super) signals: Vec<Heard>,
 }
 
@@ -113,6 +133,17 @@ pub(super) struct Held {
     pub(super) story: String,
 }
 
+/// A saga as a person has changed it.
+#[derive(Debug)]
+pub(super) struct Amended<'a> {
+    pub(super) id: Uuid,
+    pub(super) state: &'a str,
+    pub(super) step: Option<&'a str>,
+    pub(super) story: String,
+    /// It goes forward again, within this time, whatever it was told before.
+    pub(super) afresh: Option<Option<Duration>>,
+}
+
 impl Store {
     pub(super) fn new(schema: &Schema) -> Self {
         Self {
@@ -120,6 +151,8 @@ impl Store {
             channel: format!("{schema}.sagas"),
             write: schema.render(WRITE),
             fence: schema.render(FENCE),
+            fence_free: schema.render(FENCE_FREE),
+            standing: schema.render(STANDING),
             exists: schema.render(EXISTS),
             signal: schema.render(SIGNAL),
             call: schema.render(CALL),
@@ -136,6 +169,8 @@ impl Store {
         let ours = [
             &self.write,
             &self.fence,
+            &self.fence_free,
+            &self.standing,
             &self.exists,
             &self.signal,
             &self.call,
@@ -190,25 +225,39 @@ impl Store {
             .bind(column(&births, |birth| birth.deadline.map(seconds)))
             .bind(column(&births, |birth| birth.traceparent.as_deref()))
             .bind(column(&born, |saga| saga.place.token));
+        let said = moved
+            .iter()
+            .flat_map(|saga| saga.heard.iter().map(|name| (saga.place.id, name.as_str())));
+        let (ids, names): (Vec<Uuid>, Vec<&str>) = said.unzip();
+        let query = query.bind(ids).bind(names);
         let rows = query.fetch_all(connection).await?;
         rows.iter()
             .map(|row| Ok((row.try_get("saga_id")?, heard(row)?)))
             .collect()
     }
 
-    /// Locks those that are still theirs.
+    /// Locks those that are still theirs. Answers which, and which of the others are theirs, too,
+    /// and locked by somebody else. Who may wait waits for those.
     pub(super) async fn fence(
         &self,
         connection: &mut PgConnection,
-        places: &[Place],
-    ) -> sqlx::Result<Vec<Uuid>> {
-        let places: Vec<&Place> = places.iter().collect();
-        sqlx::query_scalar(AssertSqlSafe(self.fence.as_str()))
-            .bind(column(&places, |place| place.id))
-            .bind(column(&places, |place| place.token))
-            .bind(column(&places, |place| place.moves))
-            .fetch_all(connection)
-            .await
+        places: &[&Place],
+        may_wait: bool,
+    ) -> sqlx::Result<(Vec<Uuid>, Vec<Uuid>)> {
+        if places.is_empty() {
+            return Ok((Vec::new(), Vec::new()));
+        }
+        let statement = match may_wait {
+            true => &self.fence,
+            false => &self.fence_free,
+        };
+        let sound = ours(&mut *connection, statement, places).await?;
+        if may_wait || sound.len() == places.len() {
+            return Ok((sound, Vec::new()));
+        }
+        let mut busy = ours(connection, &self.standing, places).await?;
+        busy.retain(|id| !sound.contains(id));
+        Ok((sound, busy))
     }
 
     pub(super) async fn claim(
@@ -250,13 +299,12 @@ impl Store {
         name: &str,
         payload: &str,
     ) -> sqlx::Result<bool> {
-        let sent = sqlx::query(AssertSqlSafe(self.signal.as_str()))
+        sqlx::query_scalar(AssertSqlSafe(self.signal.as_str()))
             .bind(id)
             .bind(name)
             .bind(payload)
-            .execute(connection)
-            .await?;
-        Ok(sent.rows_affected() > 0)
+            .fetch_one(connection)
+            .await
     }
 
     /// Makes those due that wait for what was said to them.
@@ -267,17 +315,18 @@ impl Store {
         Ok(())
     }
 
-    /// Ends the leases of owners that have died.
+    /// Ends the leases of owners that have died. Answers those who had any.
     pub(super) async fn bereave(
         &self,
         connection: &mut PgConnection,
         owners: &[String],
-    ) -> sqlx::Result<u64> {
-        let orphans = sqlx::query(AssertSqlSafe(self.bereave.as_str()))
+    ) -> sqlx::Result<Vec<Estate>> {
+        let found: Vec<(String, i64)> = sqlx::query_as(AssertSqlSafe(self.bereave.as_str()))
             .bind(owners)
-            .execute(connection)
+            .fetch_all(connection)
             .await?;
-        Ok(orphans.rows_affected())
+        let estate = |(owner, ended)| Estate { owner, ended };
+        Ok(found.into_iter().map(estate).collect())
     }
 
     /// A saga that needs a person, locked.
@@ -303,16 +352,15 @@ impl Store {
     pub(super) async fn amend(
         &self,
         connection: &mut PgConnection,
-        id: Uuid,
-        state: &str,
-        step: Option<&str>,
-        story: &str,
+        amended: &Amended<'_>,
     ) -> sqlx::Result<()> {
         sqlx::query(AssertSqlSafe(self.amend.as_str()))
-            .bind(id)
-            .bind(state)
-            .bind(step)
-            .bind(story)
+            .bind(amended.id)
+            .bind(amended.state)
+            .bind(amended.step)
+            .bind(&amended.story)
+            .bind(amended.afresh.map(|_| CANCEL))
+            .bind(amended.afresh.flatten().map(seconds))
             .execute(connection)
             .await?;
         Ok(())
@@ -384,6 +432,20 @@ fn seconds(wait: Duration) -> f64 {
     wait.min(LONGEST).as_secs_f64()
 }
 
+/// Those of `places` that `statement` finds.
+async fn ours(
+    connection: &mut PgConnection,
+    statement: &str,
+    places: &[&Place],
+) -> sqlx::Result<Vec<Uuid>> {
+    sqlx::query_scalar(AssertSqlSafe(statement))
+        .bind(column(places, |place| place.id))
+        .bind(column(places, |place| place.token))
+        .bind(column(places, |place| place.moves))
+        .fetch_all(connection)
+        .await
+}
+
 /// One array of a column.
 fn column<'a, T, V>(rows: &[&'a T], value: impl Fn(&'a T) -> V) -> Vec<V> {
     rows.iter().map(|row| value(row)).collect()
@@ -410,16 +472,25 @@ impl FromRow<'_, PgRow> for SagaRow {
             traceparent: row.try_get("traceparent")?,
             lost: row.try_get("lost_count")?,
             remaining: row.try_get("remaining")?,
+            rested: row.try_get("rested")?,
             signals: heard(row)?,
         })
     }
 }
 
+/// Takes the first savepoint: from here on a step may wait so long for a lock, and a statement of it
+/// take so long.
+pub(super) fn first_savepoint(lock: Duration, statement: Duration) -> SqlStr {
+    let (lock, statement) = (lock.as_millis(), statement.as_millis());
+    let words = format!(
+        "SET LOCAL lock_timeout = {lock}; SET LOCAL statement_timeout = {statement}; \
+         SAVEPOINT step"
+    );
+    AssertSqlSafe(words).into_sql_str()
+}
+
 /// Says one of the words about savepoints.
-pub(super) async fn say(
-    connection: &mut PgConnection,
-    statement: sqlx::SqlStr,
-) -> sqlx::Result<()> {
+pub(super) async fn say(connection: &mut PgConnection, statement: SqlStr) -> sqlx::Result<()> {
     sqlx::raw_sql(statement).execute(connection).await?;
     Ok(())
 }

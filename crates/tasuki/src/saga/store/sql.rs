@@ -17,6 +17,18 @@ macro_rules! signals {
     };
 }
 
+/// A part of a story as text. A NUL is good JSON, and no text of PostgreSQL: one in any input or output
+/// would fail the reading of whatever else is in the story.
+macro_rules! told {
+    ($path:literal) => {
+        concat!(
+            "replace(story::text, '\\u0000', '\\ufffd')::json #>> '",
+            $path,
+            "'"
+        )
+    };
+}
+
 /// `$5` names and `$6` versions of the definitions that this process knows.
 const PICK: &str = "
     SELECT t.ctid
@@ -43,6 +55,8 @@ pub(super) const SAGAS: Table = Table {
     t.traceparent,
     t.lost_count,
     extract(EPOCH FROM t.deadline_at - clock_timestamp())::float8 AS remaining,
+    -- Rounded up: a move has its due time a moment before this one.
+    extract(EPOCH FROM clock_timestamp() - t.updated_at)::float8 + 0.001 AS rested,
     ",
         signals!("t.saga_id")
     ),
@@ -65,7 +79,7 @@ pub(super) const SAGAS: Table = Table {
 /// wait, `$10` awaited signals, one to a line. `$11` lease in seconds, `$12` owner.
 /// Births: `$13` ids, `$14` definitions, `$15` versions, `$16` what, `$17` states, `$18` steps, `$19`
 /// stories, `$20` pauses, `$21` awaited signals, `$22` seconds until the deadline, `$23` traces,
-/// `$24` tokens.
+/// `$24` tokens. `$25` sagas and `$26` names of what was said to them and has been heard.
 ///
 /// A saga in the hands of a process is due when its lease would end: claims don't come past those
 /// that run. (The ids once more: a plan that was made on an empty table reads all of it otherwise.)
@@ -88,6 +102,7 @@ moved AS (
         moves = t.moves + 1,
         awaits = string_to_array(mine.awaits, E'\\n'),
         updated_at = clock_timestamp(),
+        attempt_count = 0,
         lost_count = 0,
         status = CASE WHEN mine.what = 'KEEP' THEN t.status ELSE 'PENDING' END,
         next_retry_at = CASE
@@ -138,6 +153,15 @@ kept AS (
 unheard AS (
     DELETE FROM {schema}.saga_signals
     WHERE saga_id = ANY(ARRAY(SELECT gone.saga_id FROM gone))
+),
+
+heard AS (
+    DELETE FROM {schema}.saga_signals AS s
+    USING unnest($25::uuid [], $26::text []) AS said (id, name)
+    WHERE s.saga_id = said.id
+        AND s.name = said.name
+        AND s.saga_id = ANY($25)
+        AND said.id IN (SELECT moved.saga_id FROM moved)
 ),
 
 births AS (
@@ -208,14 +232,27 @@ UNION ALL
 SELECT saga_id, NULL FROM born_done"
 );
 
-/// Those that are still ours, locked until the end of the transaction.
-pub(super) const FENCE: &str = "
+/// Those that are still ours.
+macro_rules! ours {
+    ($locked:literal) => {
+        concat!(
+            "
 SELECT t.saga_id
 FROM unnest($1::uuid [], $2::uuid [], $3::int []) AS mine (id, token, moves)
 INNER JOIN {schema}.sagas AS t
     ON t.saga_id = mine.id AND t.claim_token = mine.token AND t.moves = mine.moves
-WHERE t.saga_id = ANY($1)
-FOR UPDATE OF t";
+WHERE t.saga_id = ANY($1)",
+            $locked
+        )
+    };
+}
+
+/// Locked until the end of the transaction.
+pub(super) const FENCE: &str = ours!("\nFOR UPDATE OF t");
+/// Locked if nobody else has them locked: by a renewal of ours, or by a person.
+pub(super) const FENCE_FREE: &str = ours!("\nFOR UPDATE OF t SKIP LOCKED");
+/// Locked by whomever.
+pub(super) const STANDING: &str = ours!("");
 
 /// Whether a saga of this id is there, or was.
 pub(super) const EXISTS: &str = "
@@ -223,11 +260,21 @@ SELECT
     EXISTS (SELECT FROM {schema}.sagas WHERE saga_id = $1)
     OR EXISTS (SELECT FROM {schema}.sagas_done WHERE saga_id = $1)";
 
-/// Says something to a live saga.
+/// Says something to a live saga, unless that was said before and has not been heard. Whoever says the
+/// same at the same time waits: the first may not be meant in the end.
 pub(super) const SIGNAL: &str = "
-INSERT INTO {schema}.saga_signals (saga_id, name, payload)
-SELECT saga_id, $2, $3::json FROM {schema}.sagas
-WHERE saga_id = $1";
+WITH live AS (
+    SELECT saga_id FROM {schema}.sagas
+    WHERE saga_id = $1
+),
+
+said AS (
+    INSERT INTO {schema}.saga_signals (saga_id, name, payload)
+    SELECT live.saga_id, $2, $3::json FROM live
+    ON CONFLICT (saga_id, name) DO NOTHING
+)
+
+SELECT EXISTS (SELECT FROM live)";
 
 /// Makes those due that wait for what was said to them.
 pub(super) const CALL: &str = "
@@ -248,16 +295,39 @@ WHERE t.ctid = ANY (ARRAY(
     ) AS called
 ))";
 
-/// The leases of an owner that has died end now.
+/// The leases of owners that have died end now. What the server is still at work at for one of them is
+/// locked, and is in the answer all the same: it is not over with that owner.
+///
+/// What is in hand was due when it was claimed, or is due when its first lease would have ended: those
+/// that wait for longer than any lease are not looked at.
 pub(super) const BEREAVE: &str = "
-UPDATE {schema}.sagas AS t
-SET lease_until = now(), next_retry_at = least(t.next_retry_at, now())
-WHERE t.ctid = ANY (ARRAY(
-    SELECT s.ctid
+WITH orphans AS (
+    SELECT s.saga_id, s.locked_by
     FROM {schema}.sagas AS s
-    WHERE s.locked_by = ANY($1) AND s.status = 'PROCESSING'
-    FOR UPDATE SKIP LOCKED
-))";
+    WHERE s.next_retry_at < now() + INTERVAL '1 day'
+        AND s.status = 'PROCESSING'
+        AND s.lease_until > now()
+        AND s.locked_by = ANY($1)
+),
+
+ended AS (
+    UPDATE {schema}.sagas AS t
+    SET lease_until = now(), next_retry_at = least(t.next_retry_at, now())
+    WHERE t.ctid = ANY (ARRAY(
+        SELECT s.ctid
+        FROM {schema}.sagas AS s
+        WHERE s.saga_id = ANY(ARRAY(SELECT o.saga_id FROM orphans AS o))
+            AND s.status = 'PROCESSING'
+            AND s.locked_by = ANY($1)
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING t.saga_id
+)
+
+SELECT o.locked_by, count(e.saga_id)
+FROM orphans AS o
+LEFT JOIN ended AS e ON e.saga_id = o.saga_id
+GROUP BY o.locked_by";
 
 /// A live saga for a person who is about to change it.
 pub(super) const HOLD: &str = "
@@ -266,14 +336,24 @@ FROM {schema}.sagas
 WHERE saga_id = $1 AND state = 'NEEDS_ATTENTION'
 FOR UPDATE";
 
-/// What a person decided.
+/// What a person decided. `$5` what it was told that does not count any more, `$6` its time limit from
+/// now on, in seconds; NULL: the time that it was parked is not taken off.
 pub(super) const AMEND: &str = "
+WITH forgotten AS (
+    DELETE FROM {schema}.saga_signals
+    WHERE saga_id = $1 AND name = $5
+)
+
 UPDATE {schema}.sagas
 SET
     state = $2,
     step = $3,
     story = $4::json,
     moves = moves + 1,
+    deadline_at = coalesce(
+        clock_timestamp() + make_interval(secs => $6::float8),
+        deadline_at + (clock_timestamp() - updated_at)
+    ),
     updated_at = clock_timestamp(),
     next_retry_at = CASE WHEN $2 = 'NEEDS_ATTENTION' THEN 'infinity'::timestamptz ELSE now() END
 WHERE saga_id = $1";
@@ -312,13 +392,19 @@ FROM {schema}.sagas_done
 WHERE saga_id = $1
 LIMIT 1";
 
-/// `$1` state or step, `$2` definition, `$3` before this id, `$4` at most; newest first.
-pub(super) const LIST: &str = "
+/// `$1` state or step, `$2` definition, `$3` before this id, `$4` at most; newest first. Those that have
+/// ended, which are many, are not looked through for one that has not.
+pub(super) const LIST: &str = concat!(
+    "
 (
     SELECT
         saga_id, definition, version, state, step, created_at, updated_at,
         NULL::timestamptz AS finished_at,
-        coalesce(story #>> '{stuck,reason}', story #>> '{failure,reason}') AS reason
+        coalesce(",
+    told!("{stuck,reason}"),
+    ", ",
+    told!("{failure,reason}"),
+    ") AS reason
     FROM {schema}.sagas
     WHERE ($1::text IS NULL OR state = $1 OR (state = 'STARTED' AND step = $1))
         AND ($2::text IS NULL OR definition = $2)
@@ -330,13 +416,17 @@ UNION ALL
 (
     SELECT
         saga_id, definition, version, state, NULL, created_at, finished_at, finished_at,
-        story #>> '{failure,reason}'
+        ",
+    told!("{failure,reason}"),
+    "
     FROM {schema}.sagas_done
     WHERE ($1::text IS NULL OR state = $1)
+        AND ($1::text IS NULL OR $1 IN ('COMPLETED', 'COMPENSATED'))
         AND ($2::text IS NULL OR definition = $2)
         AND ($3::uuid IS NULL OR saga_id < $3)
     ORDER BY saga_id DESC
     LIMIT $4
 )
 ORDER BY saga_id DESC
-LIMIT $4";
+LIMIT $4"
+);

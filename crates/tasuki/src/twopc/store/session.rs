@@ -83,7 +83,8 @@ pub(crate) async fn finish(
     }
 }
 
-/// How a transaction that is not prepared any more has ended.
+/// How a transaction that is not prepared any more has ended. On a server that has lost it, in a
+/// failover, the number may be another's: synchronous replication is required.
 async fn outcome(pool: &PgPool, xid: &str) -> sqlx::Result<Told> {
     let mut tx = transaction::begin(pool).await?;
     let status: Option<String> = sqlx::query_scalar("SELECT pg_xact_status($1::text::xid8)")

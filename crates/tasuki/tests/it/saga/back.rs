@@ -141,6 +141,57 @@ async fn a_pivot_that_aborts_unwinds_and_one_that_nobody_knows_of_needs_a_person
 }
 
 #[tokio::test]
+async fn a_pivot_that_is_known_not_to_have_happened_unwinds_also_in_another_process() {
+    let bench = Bench::new().await;
+    let world = &bench.world;
+    let pause = Backoff::list([Duration::from_millis(900)]);
+    *world.retries.lock().unwrap() = Some(Policy::new(3, pause));
+    world.tell("b:act", [Answer::Retry, Answer::Abort]);
+    let definition = pivoted(world);
+    let registry = Registry::new().with(&definition);
+    let first = bench.process(&registry);
+    let id = first.engine.begin(&definition, &7).await.unwrap();
+    eventually("its pivot was refused for now", async || {
+        let view = bench.view(id).await;
+        (view.step("b")?.failed_attempts == 1).then_some(())
+    })
+    .await;
+    first.stop().await;
+    assert_eq!(world.log(), words("a:act b:act"), "it waits to try again");
+    let second = bench.process_of(&registry, bench.settings("two"));
+    let ended = second.engine.wait(id).await.unwrap();
+    assert_eq!(ended.state, State::Compensated);
+    assert!(!bench.view(id).await.step("b").unwrap().unsure);
+    second.stop().await;
+}
+
+#[tokio::test]
+async fn a_pivot_that_was_parked_without_doubt_is_not_doubted_after_a_resume() {
+    let bench = Bench::new().await;
+    let world = &bench.world;
+    world.tell(
+        "b:act",
+        [Answer::Stuck, Answer::Retry, Answer::Retry, Answer::Retry],
+    );
+    let definition = define::<u32>("pivoted", 1)
+        .local(l::<0>(world), |saga| Ok(*saga.input()))
+        .pivot_remote(G::<1>(world.clone()), |saga| Ok(*saga.input()))
+        .build()
+        .unwrap();
+    let (ended, _) = bench.run(&definition).await;
+    assert_eq!(ended.state, State::NeedsAttention);
+    let mut connection = bench.pool().acquire().await.unwrap();
+    let by = tasuki::saga::By::new("ada", "try again");
+    let resumed = bench.sagas.resume(&mut connection, ended.id, &by);
+    resumed.await.unwrap();
+    let process = bench.process(&Registry::new().with(&definition));
+    // It was refused each time, and never left in the dark.
+    bench.until(ended.id, &State::Compensated).await;
+    assert_eq!(bench.effects().await, words("a:act a:undo"));
+    process.stop().await;
+}
+
+#[tokio::test]
 async fn a_cancelled_saga_turns_back_at_its_next_step() {
     let bench = Bench::new().await;
     bench.world.tell("b:act", [Answer::Hold]);
@@ -208,13 +259,11 @@ async fn a_cancellation_behind_the_pivot_comes_too_late() {
     let mut connection = bench.pool().acquire().await.unwrap();
     let cancelled = bench.sagas.cancel(&mut connection, id, "ada", "too late");
     assert!(cancelled.await.unwrap());
-    let hour = "UPDATE app.sagas SET next_retry_at = now() WHERE status = 'PENDING'";
-    eventually("it goes on", async || {
-        sqlx::query(hour).execute(bench.pool()).await.unwrap();
-        let view = bench.view(id).await;
-        (view.state == State::Completed).then_some(())
-    })
-    .await;
+    // Nobody is called by it, and who comes by chance does nothing.
+    bench.is_claimed_early(id).await;
+    assert_eq!(bench.effects().await, words("a:act"));
+    bench.hour_passes().await;
+    bench.until(id, &State::Completed).await;
     assert_eq!(bench.effects().await, words("a:act b:act"));
     process.stop().await;
 }

@@ -165,7 +165,7 @@ async fn steps_of_a_group_are_called_at_the_same_time() {
     process.stop().await;
 }
 
-struct Paid;
+pub(super) struct Paid;
 
 impl Signal for Paid {
     const NAME: &'static str = "paid";
@@ -174,7 +174,7 @@ impl Signal for Paid {
 
 impl Bench {
     /// Says that it is paid; whether anybody was there to hear it.
-    async fn pay(&self, id: SagaId, how: &str) -> bool {
+    pub(super) async fn pay(&self, id: SagaId, how: &str) -> bool {
         let mut connection = self.pool().acquire().await.unwrap();
         let how = how.to_owned();
         let sent = self.sagas.signal::<Paid>(&mut connection, id, &how).await;
@@ -252,6 +252,34 @@ async fn a_signal_that_comes_before_the_wait_is_heard() {
 }
 
 #[tokio::test]
+async fn what_was_said_is_kept_once_and_until_it_is_heard() {
+    let bench = Bench::new().await;
+    let world = &bench.world;
+    world.tell("b:act", [Answer::Hold]);
+    let definition = waiting(world, HOUR);
+    let mut connection = bench.pool().acquire().await.unwrap();
+    let started = bench.sagas.start(&mut connection, &definition, &7).await;
+    let id = started.unwrap();
+    for how in ["first", "then", "and then"] {
+        assert!(bench.pay(id, how).await, "somebody is there to hear it");
+    }
+    let kept = "SELECT count(*) FROM app.saga_signals";
+    assert_eq!(bench.scalar(kept).await, 1);
+    let process = bench.process(&Registry::new().with(&definition));
+    eventually("it is past its wait", async || {
+        world.log().contains(&"b:act".to_owned()).then_some(())
+    })
+    .await;
+    assert_eq!(bench.scalar(kept).await, 0);
+    let heard = bench.view(id).await.step("paid").unwrap().output.clone();
+    assert_eq!(heard.unwrap(), "first");
+    world.gate.notify_one();
+    let ended = process.engine.wait(id).await.unwrap();
+    assert_eq!(ended.state, State::Completed);
+    process.stop().await;
+}
+
+#[tokio::test]
 async fn a_signal_that_does_not_come_in_time_unwinds() {
     let bench = Bench::new().await;
     let definition = waiting(&bench.world, Duration::from_millis(1));
@@ -280,9 +308,9 @@ async fn a_timer_holds_a_saga_up_until_its_time() {
         bench.view(id).await.due_at.map(|_| ())
     })
     .await;
+    bench.is_claimed_early(id).await;
     assert_eq!(bench.effects().await, words("a:act"));
-    let hour = "UPDATE app.sagas SET next_retry_at = now()";
-    sqlx::query(hour).execute(bench.pool()).await.unwrap();
+    bench.hour_passes().await;
     assert_eq!(
         process.engine.wait(id).await.unwrap().state,
         State::Completed
@@ -409,5 +437,5 @@ async fn every_statement_prepares() {
         assert!(prepared.is_ok(), "{prepared:?}");
         statements += 1;
     }
-    assert_eq!(statements, 15);
+    assert_eq!(statements, 17);
 }

@@ -134,7 +134,8 @@ impl LocalUndo for Ship {
     }
 }
 
-struct Confirm(World);
+/// Confirms, and tells the bank in passing, which nobody would undo.
+struct Confirm(World, Option<Bank>);
 
 impl Step for Confirm {
     const NAME: &'static str = "confirm";
@@ -144,22 +145,29 @@ impl Step for Confirm {
 }
 
 impl Local for Confirm {
-    async fn act(&self, _: &mut Tx, _: &u32, at: &At) -> Result<(), Fail<Trouble>> {
+    async fn act(&self, _: &mut Tx, order: &u32, at: &At) -> Result<(), Fail<Trouble>> {
         self.0.next(at);
+        if let Some(bank) = &self.1 {
+            let mut done = bank.done.lock().unwrap();
+            let key = format!("told {}", done.len());
+            done.insert(key, *order);
+        }
         Ok(())
     }
 }
 
-async fn checked(bank: Bank) -> Result<usize, Broken> {
+async fn checked(bank: Bank, calls_out: bool) -> Result<usize, Broken> {
     let bench = Bench::new().await;
     sqlx::query("CREATE TABLE app.shipped (n int)")
         .execute(bench.pool())
         .await
         .unwrap();
+    let told = calls_out.then(|| bank.clone());
+    let confirm = Confirm(bench.world.clone(), told);
     let definition = define::<u32>("checked", 1)
         .local(Ship, |saga| Ok(*saga.input()))
         .remote(Pay(bank.clone()), |saga| Ok(*saga.input()))
-        .pivot_local(Confirm(bench.world.clone()), |saga| Ok(*saga.input()))
+        .pivot_local(confirm, |saga| Ok(*saga.input()))
         .build()
         .unwrap();
     let left = async |order: &u32| {
@@ -179,7 +187,7 @@ async fn checked(bank: Bank) -> Result<usize, Broken> {
 
 #[tokio::test]
 async fn a_saga_that_recognises_its_keys_survives_every_way_to_break_it() {
-    let ways = checked(Bank::default()).await.unwrap();
+    let ways = checked(Bank::default(), false).await.unwrap();
     assert_eq!(ways, 15);
 }
 
@@ -189,6 +197,17 @@ async fn a_saga_that_forgets_its_keys_is_found_out() {
         forgets: true,
         ..Bank::default()
     };
-    let broken = checked(bank).await.unwrap_err();
+    let broken = checked(bank, false).await.unwrap_err();
     assert!(matches!(broken, Broken::Left { .. }), "{broken}");
+}
+
+#[tokio::test]
+async fn a_local_step_that_calls_out_is_found_out() {
+    let broken = checked(Bank::default(), true).await.unwrap_err();
+    assert!(matches!(broken, Broken::Left { .. }), "{broken}");
+    let broken = broken.to_string();
+    assert!(
+        broken.contains("confirm is done as the process dies"),
+        "{broken}"
+    );
 }

@@ -7,9 +7,14 @@
 )]
 
 mod back;
+mod birth;
+mod drift;
+mod fenced;
 mod forward;
 mod kit;
 mod operate;
+mod pauses;
+mod poison;
 mod takeover;
 mod together;
 
@@ -18,12 +23,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, PgPool};
+use tasuki::barrier;
 use tasuki::lease::Owner;
 use tasuki::migrate::library;
 use tasuki::retry::{Backoff, Policy};
 use tasuki::saga::{
-    Again, At, Definition, Ended, Engine, Fail, Local, LocalUndo, Phase, Registry, Remote,
-    RemoteUndo, SagaId, Sagas, Settings, State, Step, Tx, View,
+    Again, At, Definition, Ended, Engine, Fail, Local, LocalUndo, Registry, Remote, RemoteUndo,
+    SagaId, Sagas, Settings, State, Step, Tx, View,
 };
 use tasuki::worker::{Stopped, Supervisor};
 use tasuki::{Clock, Schema};
@@ -43,6 +49,8 @@ struct Trouble(String);
 enum Answer {
     Abort,
     Retry,
+    /// Not before an hour has passed.
+    Later,
     Unknown,
     Stuck,
     /// Waits until the test lets it go.
@@ -58,6 +66,8 @@ struct World {
     script: Arc<Mutex<HashMap<String, VecDeque<Answer>>>>,
     log: Arc<Mutex<Vec<String>>>,
     keys: Arc<Mutex<Vec<String>>>,
+    /// What each was done, or undone, as: the key of the action, and that of its barrier.
+    actions: Arc<Mutex<Vec<(String, barrier::Key)>>>,
     gate: Arc<Notify>,
     retries: Arc<Mutex<Option<Policy>>>,
 }
@@ -81,6 +91,8 @@ impl World {
         let what = format!("{}:{}", at.step(), at.phase().as_str());
         self.log.lock().unwrap().push(what.clone());
         self.keys.lock().unwrap().push(at.key());
+        let action = (at.action_key(), at.barrier_key());
+        self.actions.lock().unwrap().push(action);
         self.script.lock().unwrap().get_mut(&what)?.pop_front()
     }
 
@@ -148,6 +160,7 @@ impl World {
             None => Ok(format!("{} done", at.step())),
             Some(Answer::Abort) => Err(Fail::abort(trouble())),
             Some(Answer::Retry | Answer::Stuck) => Err(Fail::retry(trouble())),
+            Some(Answer::Later) => Err(Fail::retry_after(HOUR, trouble())),
             Some(Answer::Unknown) => Err(Fail::unknown(trouble())),
             Some(Answer::Panic) => panic!("on purpose"),
             Some(Answer::Swallow) => {
@@ -171,6 +184,7 @@ impl World {
             None => Ok(format!("{} done", at.step())),
             Some(Answer::Abort) => Err(Fail::abort(trouble())),
             Some(Answer::Retry | Answer::Stuck) => Err(Fail::retry(trouble())),
+            Some(Answer::Later) => Err(Fail::retry_after(HOUR, trouble())),
             Some(Answer::Unknown | Answer::Swallow) => Err(Fail::unknown(trouble())),
             Some(Answer::Panic) => panic!("on purpose"),
             Some(Answer::Hold) => {
@@ -315,6 +329,27 @@ impl Bench {
         .await
     }
 
+    /// An engine has looked at the saga, which rests again.
+    async fn is_claimed_early(&self, id: SagaId) {
+        let moves = "SELECT moves::bigint FROM app.sagas";
+        let before = self.scalar(moves).await;
+        let now = "UPDATE app.sagas SET next_retry_at = now()";
+        sqlx::query(now).execute(self.pool()).await.unwrap();
+        eventually("it was looked at, and rests again", async || {
+            let looked = self.scalar(moves).await > before;
+            (looked && self.view(id).await.due_at.is_some()).then_some(())
+        })
+        .await;
+    }
+
+    /// As if an hour had passed since the last move of each.
+    async fn hour_passes(&self) {
+        let hour = "UPDATE app.sagas SET
+            updated_at = updated_at - interval '1 hour',
+            next_retry_at = next_retry_at - interval '1 hour'";
+        sqlx::query(hour).execute(self.pool()).await.unwrap();
+    }
+
     /// `a:act`, `a:undo` … as they are committed.
     async fn effects(&self) -> Vec<String> {
         sqlx::query_scalar("SELECT step || ':' || phase FROM app.effects ORDER BY n")
@@ -369,8 +404,23 @@ fn three_remote(world: &World) -> Definition<u32> {
         .unwrap()
 }
 
-#[test]
-fn keys_are_of_a_saga_a_step_and_a_direction_and_of_nothing_else() {
-    assert_eq!(Phase::Act.as_str(), "act");
-    assert_eq!(Phase::Undo.as_str(), "undo");
+#[tokio::test]
+async fn keys_are_of_a_saga_a_step_and_a_direction_and_of_nothing_else() {
+    let bench = Bench::new().await;
+    let definition = three_remote(&bench.world);
+    let mut all = Vec::new();
+    for _ in 0..2 {
+        bench.world.tell("b:act", [Answer::Retry]);
+        bench.world.tell("c:act", [Answer::Abort]);
+        bench.world.tell("a:undo", [Answer::Retry]);
+        let (ended, _) = bench.run(&definition).await;
+        assert_eq!(ended.state, State::Compensated);
+        let calls = "a:act b:act b:act c:act b:undo a:undo a:undo";
+        all.extend(
+            words(calls)
+                .iter()
+                .map(|call| format!("{}:{call}", ended.id)),
+        );
+    }
+    assert_eq!(bench.world.keys(), all);
 }

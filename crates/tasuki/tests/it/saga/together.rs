@@ -46,6 +46,45 @@ async fn what_there_is_no_room_for_waits_in_the_database_for_whoever_has_room() 
 }
 
 #[tokio::test]
+async fn whoever_was_full_takes_the_next_ones_as_soon_as_there_is_room() {
+    let bench = Bench::new().await;
+    let definition = three_local(&bench.world);
+    let mut connection = bench.pool().acquire().await.unwrap();
+    for n in 0..300 {
+        let started = bench.sagas.start(&mut connection, &definition, &n).await;
+        started.unwrap();
+    }
+    // It looks once by itself, and then not for an hour.
+    let settings = bench.settings("one").slots(20).poll(HOUR);
+    let process = bench.process_of(&Registry::new().with(&definition), settings);
+    eventually("all of them have ended", async || {
+        let ended = bench.scalar("SELECT count(*) FROM app.sagas_done").await;
+        (ended == 300).then_some(())
+    })
+    .await;
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn what_waits_for_no_time_waits_for_no_poll() {
+    let bench = Bench::new().await;
+    let definition = tasuki::saga::define::<u32>("at_once", 1)
+        .timer("no_time", Duration::ZERO)
+        .local(l::<0>(&bench.world), |saga| Ok(*saga.input()))
+        .build()
+        .unwrap();
+    let settings = bench.settings("one").slots(2).poll(HOUR);
+    let process = bench.process_of(&Registry::new().with(&definition), settings);
+    let numbers: Vec<u32> = (0..10).collect();
+    // More of them than there is room for.
+    let runs = numbers.iter().map(|n| process.engine.run(&definition, n));
+    for ended in futures_util::future::join_all(runs).await {
+        assert_eq!(ended.unwrap().state, State::Completed);
+    }
+    process.stop().await;
+}
+
+#[tokio::test]
 async fn a_stale_saga_fails_alone_and_the_others_of_its_batch_are_unharmed() {
     let bench = Bench::new().await;
     let world = &bench.world;
@@ -84,7 +123,8 @@ async fn a_stale_saga_fails_alone_and_the_others_of_its_batch_are_unharmed() {
     assert_eq!(bench.view(stolen).await.state, State::Step("a".to_owned()));
 }
 
-struct Locks(u32);
+/// Adds one to the row of its number.
+struct Locks(World);
 
 impl Step for Locks {
     const NAME: &'static str = "locks";
@@ -95,9 +135,9 @@ impl Step for Locks {
 
 impl Local for Locks {
     async fn act(&self, tx: &mut Tx, row: &u32, _: &At) -> Result<(), Fail<sqlx::Error>> {
-        sqlx::query("UPDATE app.counters SET value = value + $2 WHERE id = $1")
-            .bind(i32::try_from(*row).unwrap())
-            .bind(i32::try_from(self.0).unwrap())
+        self.0.log.lock().unwrap().push(format!("row {row}"));
+        sqlx::query("UPDATE app.counters SET value = value + 1 WHERE id = $1")
+            .bind(row.cast_signed())
             .execute(tx.get().await?)
             .await?;
         Ok(())
@@ -107,19 +147,9 @@ impl Local for Locks {
 #[tokio::test]
 async fn a_step_that_is_held_up_waits_alone_and_loses_no_attempt() {
     let bench = Bench::new().await;
-    let counters =
-        "CREATE TABLE app.counters AS SELECT id, 0 AS value FROM generate_series(1, 9) AS id";
-    sqlx::query(counters).execute(bench.pool()).await.unwrap();
-    let definition = tasuki::saga::define::<u32>("count", 1)
-        .pivot_local(Locks(1), |saga| Ok(*saga.input()))
-        .build()
-        .unwrap();
+    let definition = counting(&bench).await;
     let process = bench.process(&Registry::new().with(&definition));
-    let mut holder = bench.pool().begin().await.unwrap();
-    sqlx::query("SELECT FROM app.counters WHERE id = 1 FOR UPDATE")
-        .execute(&mut *holder)
-        .await
-        .unwrap();
+    let holder = hold(&bench, 1).await;
     let held = process.engine.run(&definition, &1);
     let others = async {
         for row in 2..=9 {
@@ -142,6 +172,152 @@ async fn a_step_that_is_held_up_waits_alone_and_loses_no_attempt() {
     );
     assert_eq!(bench.scalar("SELECT sum(value) FROM app.counters").await, 9);
     process.stop().await;
+}
+
+/// A definition that counts in the row of its input, and the table for it.
+pub(super) async fn counting(bench: &Bench) -> Definition<u32> {
+    let counters =
+        "CREATE TABLE app.counters AS SELECT id, 0 AS value FROM generate_series(1, 9) AS id";
+    sqlx::query(counters).execute(bench.pool()).await.unwrap();
+    tasuki::saga::define::<u32>("count", 1)
+        .pivot_local(Locks(bench.world.clone()), |saga| Ok(*saga.input()))
+        .build()
+        .unwrap()
+}
+
+/// Somebody who holds a row.
+pub(super) async fn hold(bench: &Bench, row: i32) -> sqlx::Transaction<'static, sqlx::Postgres> {
+    let mut holder = bench.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM app.counters WHERE id = $1 FOR UPDATE")
+        .bind(row)
+        .execute(&mut *holder)
+        .await
+        .unwrap();
+    holder
+}
+
+#[tokio::test]
+async fn a_hot_row_holds_up_those_who_want_it_and_nobody_else() {
+    let bench = Bench::new().await;
+    let count = counting(&bench).await;
+    let alone = tasuki::saga::define::<u32>("alone", 1)
+        .pivot_local(Brief(GRACE), |saga| Ok(*saga.input()))
+        .build()
+        .unwrap();
+    let process = bench.process(&Registry::new().with(&count).with(&alone));
+    let engine = &process.engine;
+    let (hot, other) = (hold(&bench, 1).await, hold(&bench, 2).await);
+    let wants = |row: &'static u32| engine.run(&count, row);
+    let many = futures_util::future::join_all((0..400).map(|_| wants(&1)));
+    let others = async {
+        // If each of those before it waited for its lock, that would take twenty seconds.
+        let limit = Duration::from_secs(15);
+        let free = tokio::time::timeout(limit, wants(&3)).await.unwrap();
+        assert_eq!(free.unwrap().state, State::Completed);
+        // The few transactions of one's own are not all taken by those who wait for the hot row.
+        let alone = tokio::time::timeout(GRACE, engine.run(&alone, &7)).await;
+        assert_eq!(alone.unwrap().unwrap().state, State::Completed);
+        // And who waits for another row has it when that is free.
+        let frees = async {
+            eventually("it has tried again, with the others", async || {
+                let log = bench.world.log();
+                (log.iter().filter(|row| *row == "row 2").count() > 1).then_some(())
+            })
+            .await;
+            other.rollback().await.unwrap();
+        };
+        let freed = tokio::time::timeout(GRACE, wants(&2));
+        let (freed, ()) = tokio::join!(freed, frees);
+        assert_eq!(freed.unwrap().unwrap().state, State::Completed);
+        hot.rollback().await.unwrap();
+    };
+    let (many, ()) = tokio::join!(many, others);
+    for ended in many {
+        let ended = ended.unwrap();
+        assert_eq!(ended.state, State::Completed);
+        let view = bench.view(ended.id).await;
+        assert_eq!(view.step("locks").unwrap().failed_attempts, 0);
+    }
+    let counted = bench.scalar("SELECT sum(value) FROM app.counters").await;
+    assert_eq!(counted, 402);
+    process.stop().await;
+}
+
+/// Takes almost as long as a step in a shared transaction may.
+struct Long;
+
+impl Step for Long {
+    const NAME: &'static str = "long";
+    type Input = u32;
+    type Output = ();
+    type Failure = Fail<sqlx::Error>;
+}
+
+impl Local for Long {
+    async fn act(&self, tx: &mut Tx, _: &u32, _: &At) -> Result<(), Fail<sqlx::Error>> {
+        sqlx::query("SELECT pg_sleep(0.8)")
+            .execute(tx.get().await?)
+            .await?;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn sagas_end_however_slow_the_steps_are_that_would_share_a_transaction() {
+    let bench = Bench::new().await;
+    let definition = tasuki::saga::define::<u32>("long", 1)
+        .pivot_local(Long, |saga| Ok(*saga.input()))
+        .build()
+        .unwrap();
+    let process = bench.process(&Registry::new().with(&definition));
+    // One after the other they take longer than a batch may.
+    let runs = (0..48).map(|_| process.engine.run(&definition, &7));
+    let runs = futures_util::future::join_all(runs);
+    let ended = tokio::time::timeout(Duration::from_secs(60), runs).await;
+    for ended in ended.unwrap() {
+        assert_eq!(ended.unwrap().state, State::Completed);
+    }
+    process.stop().await;
+}
+
+/// Wants a transaction of its own, and so much time there.
+struct Brief(Duration);
+
+impl Step for Brief {
+    const NAME: &'static str = "brief";
+    type Input = u32;
+    type Output = ();
+    type Failure = Fail<sqlx::Error>;
+
+    fn retry(&self) -> Policy {
+        Policy::new(50, Backoff::list([Duration::from_millis(1)]))
+    }
+
+    fn timeout(&self) -> Duration {
+        self.0
+    }
+}
+
+impl Local for Brief {
+    async fn act(&self, tx: &mut Tx, _: &u32, _: &At) -> Result<(), Fail<sqlx::Error>> {
+        tx.get().await?;
+        Ok(())
+    }
+
+    fn alone(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test]
+async fn a_step_with_little_time_can_have_a_transaction_of_its_own() {
+    let bench = Bench::new().await;
+    let definition = tasuki::saga::define::<u32>("brief", 1)
+        .pivot_local(Brief(Duration::from_millis(50)), |saga| Ok(*saga.input()))
+        .build()
+        .unwrap();
+    let (ended, _) = bench.run(&definition).await;
+    assert_eq!(ended.state, State::Completed);
 }
 
 #[tokio::test]

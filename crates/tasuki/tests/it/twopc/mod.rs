@@ -3,6 +3,7 @@
 mod commit;
 mod custom;
 mod people;
+mod pool;
 mod recovery;
 mod server;
 mod sweep;
