@@ -45,6 +45,7 @@
 //! | messages must reach a broker and come back from it | [`bus`] | order of delivery; that the broker keeps what it acknowledged |
 //! | a message that arrives twice must have one effect | [`inbox`] | recognising an id after its row was removed; effects outside this database |
 //! | a request that is sent twice must be done once | [`idempotency`] | an answer after its time to live; effects outside this database |
+//! | readers must follow all that was committed, in one order without gaps | [`seqlog`] | the order in which transactions committed, beyond what one could know of the other; that a row is handled once outside this database |
 //! | work must be done after the commit, later, or again and again | [`jobs`] | that an attempt runs once; strict order |
 //! | work of many steps, here and elsewhere, must be done whole or undone | [`saga`] | isolation; that a call elsewhere is made once (its key stays the same) |
 //! | rows of your own must be claimed, worked on and finished | [`lease`] | that work runs once: a stalled worker does not know yet that it lost its claim |
@@ -99,6 +100,7 @@ pub mod migrate;
 pub mod outbox;
 pub mod retry;
 pub mod saga;
+pub mod seqlog;
 pub mod testing;
 pub mod together;
 pub mod twopc;

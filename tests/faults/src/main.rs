@@ -66,6 +66,15 @@ struct Node {
     /// Starts so many sagas first.
     #[arg(long, default_value_t = 0)]
     begin: u32,
+    /// Has its engine begin them instead, one after the other, and notes each that is acknowledged.
+    #[arg(long)]
+    by_engine: bool,
+    /// Numbers a log and follows it instead of everything else.
+    #[arg(long)]
+    seqlog: bool,
+    /// Only numbers it.
+    #[arg(long)]
+    only_numbers: bool,
     /// Prints the seconds since 1970 by its own clock instead, and ends.
     #[arg(long)]
     time: bool,
@@ -112,7 +121,15 @@ async fn main() -> Result<()> {
     let supervisor = Supervisor::new(Clock::system());
     if node.sagas {
         let lease = Duration::from_millis(node.lease);
-        work::saga::start(&supervisor, &node.pool().await?, lease, node.begin).await?;
+        let sagas = work::saga::Work {
+            lease,
+            begin: node.begin,
+            by_engine: node.by_engine,
+        };
+        sagas.start(&supervisor, &node.pool().await?).await?;
+    } else if node.seqlog {
+        let lease = Duration::from_millis(node.lease);
+        work::seqlog::start(&supervisor, &node.pool().await?, lease, node.only_numbers)?;
     } else {
         node.start(&supervisor).await?;
     }

@@ -78,8 +78,8 @@ pub enum Error {
 }
 
 impl Letters {
-    /// The letters in `schema`. Rows of the library's own tables (`jobs`, `outbox_events`) can
-    /// always be put back; `sources` are the lease tables that the service adds.
+    /// The letters in `schema`. Rows of the library's own tables (`jobs`, `outbox_events`,
+    /// `seqlog_set_aside`) can always be put back; `sources` are the lease tables that the service adds.
     #[must_use]
     pub fn new(schema: &Schema, sources: &[Table]) -> Self {
         Self {

@@ -28,6 +28,7 @@ const STEPS: &[Step] = steps! {
     10 "barriers" "0010_barriers.sql";
     11 "twopc" "0011_twopc.sql";
     12 "sagas" "0012_sagas.sql";
+    13 "seqlog" "0013_seqlog.sql";
 };
 
 /// The plan of the library's own tables in `schema`.

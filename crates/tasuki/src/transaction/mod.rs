@@ -31,6 +31,9 @@ pub(crate) type Transaction = sqlx::Transaction<'static, Postgres>;
 /// another default, and what waits for a lock must see what its last holder wrote.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
+/// One look at everything.
+const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
 /// Begins a transaction, as `pool.begin()` does, but may be dropped at any await.
 ///
 /// Whatever can be cut should begin with this: a job's handler at its timeout, a request when its
@@ -43,6 +46,12 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 /// standby.
 pub async fn begin(pool: &PgPool) -> sqlx::Result<sqlx::Transaction<'static, Postgres>> {
     begin_by(pool, BEGIN.into_sql_str()).await
+}
+
+/// Begins a transaction that only reads, and sees the database as it is at its first statement, for as
+/// long as it lasts.
+pub(crate) async fn begin_snapshot(pool: &PgPool) -> sqlx::Result<Transaction> {
+    begin_by(pool, SNAPSHOT.into_sql_str()).await
 }
 
 /// Begins, and runs `first` in the transaction, in one round trip.

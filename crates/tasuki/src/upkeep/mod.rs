@@ -113,8 +113,9 @@ pub struct Upkeep {
 
 impl Upkeep {
     /// Keeps the library's tables in `schema` up: published events for 24 hours, finished jobs
-    /// for 7 days, processed events, stories and barriers, finished sagas and two-phase
-    /// commits and closed dead letters for 30 days, idempotency keys and unique jobs until they expire.
+    /// for 7 days, processed events, stories, the sequenced log, finished sagas and two-phase commits
+    /// and closed dead letters for 30 days, barriers for 400 days, idempotency keys and unique jobs
+    /// until they expire.
     #[must_use]
     pub fn new(pool: PgPool, schema: &Schema) -> Self {
         let mut upkeep = Self::bare(pool, schema);

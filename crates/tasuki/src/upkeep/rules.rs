@@ -39,6 +39,8 @@ pub struct Partitioned {
     pub(super) width: Width,
     pub(super) keep: Duration,
     pub(super) ahead: u32,
+    /// The sequenced log that its rows are, if they are one.
+    pub(super) log: Option<String>,
 }
 
 impl Partitioned {
@@ -67,6 +69,7 @@ impl Partitioned {
             width: Width::Fixed(DAY),
             keep: 30 * DAY,
             ahead: 3,
+            log: None,
         }
     }
 
@@ -96,6 +99,13 @@ impl Partitioned {
     #[must_use]
     pub const fn ahead(mut self, widths: u32) -> Self {
         self.ahead = widths;
+        self
+    }
+
+    /// Its rows are those of a sequenced log: the highest number that goes is written down with its
+    /// row's end, so that a reader knows what is not there any more.
+    pub(crate) fn sequenced(mut self, log: &str) -> Self {
+        self.log = Some(log.to_owned());
         self
     }
 
@@ -193,7 +203,7 @@ fn check_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), Error
 }
 
 /// The library's own partitioned tables.
-pub(super) fn library_partitioned() -> [Partitioned; 6] {
+pub(super) fn library_partitioned() -> [Partitioned; 7] {
     [
         Partitioned::by_time("outbox_published", "published_at")
             .width(HOUR)
@@ -201,8 +211,13 @@ pub(super) fn library_partitioned() -> [Partitioned; 6] {
         Partitioned::by_time("jobs_done", "finished_at").keep(7 * DAY),
         Partitioned::by_uuid_v7("processed_events", "event_id", "processed_at"),
         Partitioned::by_time("stories", "recorded_at"),
-        Partitioned::by_uuid_v7("barriers", "saga_id", "changed_at"),
+        // An action whose row is gone could not be undone any more: its saga would be told that it
+        // never was. So they are kept for longer than a saga may wait for anything.
+        Partitioned::by_uuid_v7("barriers", "saga_id", "changed_at")
+            .monthly()
+            .keep(400 * DAY),
         Partitioned::by_time("sagas_done", "finished_at"),
+        Partitioned::by_time("seqlog_entries", "numbered_at").sequenced("seqlog_entries"),
     ]
 }
 

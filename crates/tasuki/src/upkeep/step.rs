@@ -143,10 +143,7 @@ impl Table<'_> {
         let cutoff = look.cutoff(self.keep);
         let deleted = match &look.layout.default {
             None => Ok(0),
-            Some(default) => {
-                let sweep = Sweep::of(&default.name, self.rule.at(), None);
-                sweep.run(&mut look.turn.tx, cutoff, BATCH).await
-            }
+            Some(default) => self.sweep_of(&mut look.turn, &default.name, cutoff).await,
         };
         let deleted = deleted.map(|rows| counted(&self.rule.table, rows));
         self.finish(look.turn, deleted).await
@@ -175,7 +172,10 @@ impl Table<'_> {
         };
         let cutoff = turn.now.saturating_sub(span_of(self.keep));
         let (name, at) = (&partition.name, self.rule.at());
-        let deleted = store::delete_on_pages(&mut turn.tx, name, at, cutoff, pages).await;
+        let deleted = match self.note_end(&mut turn, name, Some(cutoff)).await {
+            Ok(()) => store::delete_on_pages(&mut turn.tx, name, at, cutoff, pages).await,
+            Err(error) => Err(error),
+        };
         let deleted = deleted.map(|rows| {
             rows.map_or(Step::Nothing, |rows| {
                 meter::deleted(&self.rule.table, rows);
@@ -286,10 +286,41 @@ impl Table<'_> {
                 }
             }
         }
+        if self.rule.log.is_some() {
+            // Before its head row, as whoever appends to the log does: nobody waits for the other.
+            self.statements.lock_out(&mut turn.tx).await?;
+            self.note_end(turn, &partition.name, None).await?;
+        }
         store::drop_partition(&mut turn.tx, partition).await?;
         meter::dropped(&self.rule.table);
         tracing::info!(table = %self.rule.table, partition = %partition.name, "partition dropped");
         Ok(Step::Did(Fate::Dropped))
+    }
+
+    async fn sweep_of(
+        &self,
+        turn: &mut Turn,
+        default: &str,
+        cutoff: OffsetDateTime,
+    ) -> sqlx::Result<u64> {
+        self.note_end(turn, default, Some(cutoff)).await?;
+        let sweep = Sweep::of(default, self.rule.at(), None);
+        sweep.run(&mut turn.tx, cutoff, BATCH).await
+    }
+
+    /// Writes down which rows of a sequenced log are about to go: all of `name`, or those that are
+    /// older than `before`.
+    async fn note_end(
+        &self,
+        turn: &mut Turn,
+        name: &str,
+        before: Option<OffsetDateTime>,
+    ) -> sqlx::Result<()> {
+        let Some(log) = &self.rule.log else {
+            return Ok(());
+        };
+        let (schema, at) = (&self.upkeep.schema, self.rule.at());
+        store::note_end(&mut turn.tx, schema, log, (name, at), before).await
     }
 
     async fn finish<T>(&self, turn: Turn, result: sqlx::Result<Step<T>>) -> Result<Step<T>, Error> {

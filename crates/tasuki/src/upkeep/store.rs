@@ -263,6 +263,29 @@ pub(super) async fn seal(
         .await
 }
 
+/// Raises the floor of a sequenced log over the rows of a partition, or over those that are older than
+/// `before`.
+pub(super) async fn note_end(
+    connection: &mut PgConnection,
+    schema: &Schema,
+    log: &str,
+    (name, at): (&str, &str),
+    before: Option<OffsetDateTime>,
+) -> sqlx::Result<()> {
+    let sql = format!(
+        "UPDATE {schema}.seqlogs AS s SET floor_seq = gone.seq
+         FROM (SELECT max(seq) AS seq FROM {name} WHERE $2::timestamptz IS NULL OR {at} < $2) AS gone
+         WHERE s.log = $1 AND gone.seq > s.floor_seq"
+    );
+    sqlx::query(AssertSqlSafe(sql))
+        .persistent(false)
+        .bind(log)
+        .bind(before)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
 pub(super) async fn drop_partition(
     connection: &mut PgConnection,
     partition: &Partition,

@@ -32,6 +32,7 @@ pub use bell::{Bell, Ringer};
 pub use health::{Health, Outcome, State};
 pub use listen::Listener;
 pub(crate) use run::panic_message;
+pub(crate) use store::notify;
 pub use supervisor::{Stopped, Supervisor};
 
 /// Any error that a tick can end with. The supervisor logs it with its sources.

@@ -11,7 +11,7 @@ pub(super) async fn ping(listener: &mut PgListener) -> sqlx::Result<()> {
 
 /// Tells `word` to everyone who listens on `channel`: one statement without parameters, which is a
 /// transaction and a round trip also behind a pooler.
-pub(super) async fn notify(pool: &PgPool, channel: &str, word: &str) -> Result<(), sqlx::Error> {
+pub(crate) async fn notify(pool: &PgPool, channel: &str, word: &str) -> Result<(), sqlx::Error> {
     let quoted = |text: &str| text.replace('\'', "''");
     let (channel, word) = (quoted(channel), quoted(word));
     let notify = format!("SELECT pg_notify('{channel}', '{word}')");

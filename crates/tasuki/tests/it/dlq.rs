@@ -567,7 +567,10 @@ async fn a_service_adds_its_tables_and_nobody_touches_a_source_that_he_does_not_
 
     let with = Letters::new(&schema(), &[NOTIFICATIONS, JOBS]);
     let sources: Vec<_> = with.sources().collect();
-    assert_eq!(sources, ["jobs", "notifications", "outbox_events"]);
+    assert_eq!(
+        sources,
+        ["jobs", "notifications", "outbox_events", "seqlog_set_aside"]
+    );
     let acted = with.redrive(&mut db, &named, "ann", None).await.unwrap();
     assert_eq!(
         (acted.letters, acted.sources.as_slice()),

@@ -133,6 +133,11 @@ async fn retry_stops_where_it_can_not_help() {
 }
 
 #[tokio::test]
+async fn seqlog_misses_nothing_and_sets_aside_what_can_not_be_counted() {
+    tells("seqlog", "worth: 1021").await;
+}
+
+#[tokio::test]
 async fn twopc_moves_goods_between_databases_or_leaves_them() {
     let (db, other) = (TestDb::new(&[]).await, TestDb::new(&[]).await);
     for _ in 0..2 {

@@ -26,6 +26,7 @@ mod outbox;
 mod pooler;
 mod retry;
 mod saga;
+mod seqlog;
 mod together;
 mod twopc;
 mod upkeep;

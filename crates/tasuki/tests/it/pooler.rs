@@ -20,11 +20,12 @@ use tasuki::outbox::{self, Event, Outbox, Reconciler, RelaySettings, Routes};
 use tasuki::saga::{
     self, Again, At, Engine, Fail, Local, LocalUndo, Sagas, Settings, State, Step, Tx,
 };
+use tasuki::seqlog::{self, Entry, Follower, Log};
 use tasuki::upkeep::Upkeep;
 use tasuki::worker::{Stopped, Supervisor, Worker, drain};
 use tasuki::{Clock, Schema, uuid_v7};
 use tasuki_stack::PgBouncer;
-use tasuki_testkit::{TestDb, breakable};
+use tasuki_testkit::{TestDb, breakable, eventually};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -206,6 +207,52 @@ async fn behind_a_pooler_sagas_are_done_whole_or_undone() {
     assert_eq!(pooled.count("SELECT count(*) FROM app.effects").await, 20);
     let stopped = supervisor.stop(Duration::from_secs(10)).await;
     assert_eq!(stopped, Stopped::Finished);
+}
+
+/// Effects of the rows of a log.
+struct Followed;
+
+impl seqlog::Handler for Followed {
+    type Row = seqlog::Read;
+
+    async fn handle(
+        &self,
+        rows: &[seqlog::Numbered<seqlog::Read>],
+        tx: &mut seqlog::Tx,
+    ) -> Result<(), seqlog::Failure> {
+        for row in rows {
+            effect(tx.get().await?, &format!("row {}", row.seq)).await?;
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_pooler_a_log_is_numbered_and_followed_without_gaps() {
+    let pooled = Pooled::start("pooled-log").await;
+    let pools = [pooled.pool(), pooled.pool()];
+    let log = Log::new(&schema());
+    let entries = vec![Entry::new("row", "x"); 100];
+    let mut tx = tasuki::begin(&pools[0]).await.unwrap();
+    log.append(&mut tx, &entries).await.unwrap();
+    tx.commit().await.unwrap();
+    let supervisor = Supervisor::new(Clock::system());
+    for pool in &pools {
+        let sequencer = log.sequencer("app.sequencer", pool).batch(10);
+        supervisor.start(sequencer.through(Route::Pooler));
+        let follower = Follower::new(&log, "effects-v1", pool, Followed).batch(10);
+        supervisor.start(follower.through(Route::Pooler));
+    }
+    let effects = "SELECT count(*) FROM app.effects";
+    eventually("all is followed", async || {
+        (pooled.count(effects).await >= 100).then_some(())
+    })
+    .await;
+    let stopped = supervisor.stop(Duration::from_secs(10)).await;
+    assert_eq!(stopped, Stopped::Finished);
+    assert_eq!(pooled.count(effects).await, 100);
+    let distinct = "SELECT count(DISTINCT name) FROM app.effects";
+    assert_eq!(pooled.count(distinct).await, 100);
 }
 
 #[tokio::test(flavor = "multi_thread")]

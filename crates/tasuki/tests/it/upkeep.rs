@@ -13,13 +13,14 @@ use uuid::Uuid;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
-const PARTITIONED: [&str; 6] = [
+const PARTITIONED: [&str; 7] = [
     "outbox_published",
     "jobs_done",
     "processed_events",
     "stories",
     "barriers",
     "sagas_done",
+    "seqlog_entries",
 ];
 
 fn schema() -> Schema {

@@ -1,6 +1,7 @@
 //! What the service does: one effect for each event and for each job.
 
 pub(crate) mod saga;
+pub(crate) mod seqlog;
 mod store;
 
 use std::time::Duration;

@@ -13,6 +13,13 @@ pub(super) async fn effects(tx: &mut PgConnection, kind: &str, ids: &[Uuid]) -> 
     Ok(())
 }
 
+/// What somebody was told.
+pub(super) async fn note(pool: &PgPool, kind: &str, id: Uuid) -> sqlx::Result<()> {
+    let note = "INSERT INTO app.told (kind, id) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+    sqlx::query(note).bind(kind).bind(id).execute(pool).await?;
+    Ok(())
+}
+
 /// The effect of a job, unless an attempt before had it already.
 pub(super) async fn effect_of_job(tx: &mut PgConnection, id: Uuid) -> sqlx::Result<()> {
     let new = sqlx::query("INSERT INTO app.paid (job_id) VALUES ($1) ON CONFLICT DO NOTHING")
@@ -56,4 +63,41 @@ pub(super) async fn ask_provider(
         }
     };
     tx.commit().await
+}
+
+/// One row for each, in the order in which they came: what comes twice is there twice.
+pub(super) async fn follow(tx: &mut PgConnection, numbers: &[i64]) -> sqlx::Result<()> {
+    sqlx::query("INSERT INTO app.followed (seq) SELECT unnest($1::bigint[])")
+        .bind(numbers)
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+/// What has been followed, from its source: the log up to where the snapshot is.
+pub(super) async fn refill(snapshot: &mut PgConnection, pool: &PgPool) -> sqlx::Result<()> {
+    let rows = "SELECT seq FROM app.seqlog_entries WHERE kind <> 'poison' ORDER BY seq";
+    let numbers: Vec<i64> = sqlx::query_scalar(rows).fetch_all(snapshot).await?;
+    for sql in [
+        "DROP TABLE IF EXISTS app.refilled",
+        "CREATE TABLE app.refilled (LIKE app.followed INCLUDING ALL)",
+    ] {
+        sqlx::query(sql).execute(pool).await?;
+    }
+    sqlx::query("INSERT INTO app.refilled (seq) SELECT unnest($1::bigint[])")
+        .bind(numbers)
+        .execute(pool)
+        .await?;
+    Ok(())
+}
+
+/// The one takes the place of the other.
+pub(super) async fn switch(tx: &mut PgConnection) -> sqlx::Result<()> {
+    for sql in [
+        "DELETE FROM app.followed",
+        "INSERT INTO app.followed (seq) SELECT seq FROM app.refilled ORDER BY at",
+    ] {
+        sqlx::query(sql).execute(&mut *tx).await?;
+    }
+    Ok(())
 }

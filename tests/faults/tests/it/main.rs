@@ -9,5 +9,6 @@ mod database;
 mod platform;
 mod restart;
 mod saga;
+mod seqlog;
 mod site;
 mod twopc;

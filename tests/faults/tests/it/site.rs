@@ -2,18 +2,20 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions, PgPool};
 use tasuki::bus::{NatsBus, Streams};
 use tasuki::jobs::{Job, Jobs, Schedule};
 use tasuki::outbox::{Event, Outbox};
 use tasuki::{Clock, Schema, migrate, uuid_v7};
-use tasuki_stack::Postgres;
+use tasuki_stack::{Postgres, Proxy};
 use tasuki_testkit::{Servers, TestDb, eventually_within};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -146,6 +148,21 @@ impl Site {
         self.start(self.command(arguments)).await
     }
 
+    /// As [`node`](Self::node), whose connections to the database go through `proxy`.
+    pub(crate) async fn node_through(&self, proxy: &Proxy, arguments: &[&str]) -> Node {
+        let database: PgConnectOptions = self.database.parse().unwrap();
+        let through = database.host("127.0.0.1").port(proxy.addr().port());
+        let through = through.to_url_lossy().to_string();
+        self.start(self.command_to(&through, arguments)).await
+    }
+
+    /// A proxy to the database.
+    pub(crate) async fn proxy(&self) -> Proxy {
+        let database: PgConnectOptions = self.database.parse().unwrap();
+        let server = SocketAddr::from((Ipv4Addr::LOCALHOST, database.get_port()));
+        Proxy::start(server).await.unwrap()
+    }
+
     /// As [`node`](Self::node), where the clock is this far off.
     pub(crate) async fn node_at(&self, offset: &str, arguments: &[&str]) -> Node {
         let mut command = self.command(arguments);
@@ -179,9 +196,13 @@ impl Site {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
+        self.command_to(&self.database, arguments)
+    }
+
+    fn command_to(&self, database: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_faults-node"));
         command
-            .args(["--database", &self.database])
+            .args(["--database", database])
             .args(["--nats", &self.nats, "--stream", &self.stream])
             .args(arguments)
             .kill_on_drop(true);

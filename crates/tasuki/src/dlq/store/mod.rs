@@ -19,7 +19,11 @@ use crate::Schema;
 use crate::lease::Table;
 
 /// The library's own lease tables and their keys.
-const OWN: [(&str, &str); 2] = [("jobs", "job_id"), ("outbox_events", "event_id")];
+const OWN: [(&str, &str); 3] = [
+    ("jobs", "job_id"),
+    ("outbox_events", "event_id"),
+    ("seqlog_set_aside", "set_aside_id"),
+];
 
 /// The statements of one schema.
 #[derive(Debug)]

@@ -1,0 +1,90 @@
+//! Keeps a consumer while its handler works, and ends the work when it is lost.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::time::{sleep, timeout};
+
+use super::{Follower, LIMIT, Standing};
+use crate::lease::within;
+use crate::seqlog::{Failure, Handler, tally};
+use crate::worker::panic_message;
+
+/// How the work of a handler ended.
+pub(super) enum Ended {
+    /// It succeeded.
+    Well,
+    /// It did not.
+    Badly(Failure),
+    /// Another instance is active, or somebody has moved the consumer: it was cut.
+    Lost,
+}
+
+impl<H: Handler> Follower<H> {
+    /// Runs `work`, whose panic is a failure, for at most `limit`. The lease is renewed meanwhile.
+    pub(super) async fn hold(
+        &self,
+        standing: &Standing,
+        limit: Duration,
+        work: impl Future<Output = Result<(), Failure>>,
+    ) -> Ended {
+        let work = AssertUnwindSafe(timeout(limit, work)).catch_unwind();
+        let ended = tokio::select! {
+            biased;
+            ended = work => ended,
+            () = self.until_lost(standing) => {
+                self.lost(standing);
+                return Ended::Lost;
+            }
+        };
+        match ended {
+            Ok(Ok(Ok(()))) => Ended::Well,
+            Ok(Ok(Err(failure))) => Ended::Badly(failure),
+            Ok(Err(_elapsed)) => Ended::Badly(Failure::failed(format!("cut after {limit:?}"))),
+            Err(panic) => {
+                let message = panic_message(&*panic);
+                Ended::Badly(Failure::failed(format!("panicked: {message}")))
+            }
+        }
+    }
+
+    /// Renews the lease again and again; returns when the consumer is not ours any more, or not where
+    /// we found it.
+    async fn until_lost(&self, standing: &Standing) {
+        loop {
+            sleep(self.lease / 3).await;
+            match within(LIMIT, self.renew(standing)).await {
+                Ok(true) => {}
+                Ok(false) => return,
+                // The next word of ours shows whether we are still believed to live.
+                Err(error) => tracing::warn!(
+                    consumer = self.consumer,
+                    error = &error as &(dyn std::error::Error + 'static),
+                    "lease of a consumer could not be renewed",
+                ),
+            }
+        }
+    }
+
+    async fn renew(&self, standing: &Standing) -> sqlx::Result<bool> {
+        let mut line = self.line().await?;
+        let (offsets, fence) = (&self.log.store.offsets, self.fence(standing));
+        let found = offsets.renew(line.connection(), fence, self.lease).await?;
+        line.close().await?;
+        Ok(found.is_some_and(|(last_seq, state)| {
+            last_seq == standing.last_seq && state == standing.state.as_str()
+        }))
+    }
+
+    /// What we had in hand is not ours to finish.
+    pub(super) fn lost(&self, standing: &Standing) {
+        tally::lost(&self.consumer);
+        tracing::info!(
+            consumer = self.consumer,
+            epoch = standing.epoch,
+            seq = standing.last_seq,
+            "consumer was taken over or moved, what was in hand is given up",
+        );
+    }
+}

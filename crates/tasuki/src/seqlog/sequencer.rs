@@ -1,0 +1,312 @@
+//! Gives committed rows their numbers.
+//!
+//! Rows wait in a small table until they are visible, which is when their transaction has committed;
+//! then one statement moves them into the log, numbers them, and counts the log up. So a number is given
+//! once, in the transaction that makes it visible, and the next one only after that has committed: no
+//! gap, no double, and nobody who has read up to *n* finds a row below it later. What is open delays its
+//! own rows and nobody else's; what was rolled back never had a number.
+//!
+//! Of several sequencers one works, under a lease. The lease only keeps them out of each other's way:
+//! every batch locks the row of the log and shows its epoch, so one that was thought dead and comes back
+//! moves nothing.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use sqlx::PgPool;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::store::{Look, Moved, Picked, Seen};
+use super::{Log, tally};
+use crate::lease::{HungUp, Line, OwnPool, Owner, Route, within};
+use crate::testing::crash_point;
+use crate::worker::{self, Error, Tick, Wake, Worker};
+
+/// How long a sequencer is believed to live without a word.
+const LEASE: Duration = Duration::from_secs(3);
+/// How often it looks by itself.
+const POLL: Duration = Duration::from_millis(100);
+/// How often one that is not at work asks whether it should be.
+const ASK: Duration = Duration::from_millis(500);
+/// Rows that one look finds at most.
+const LOOK: usize = 50_000;
+/// Rows that are numbered at once.
+const BATCH: usize = 5_000;
+/// How long a statement may take.
+const LIMIT: Duration = Duration::from_secs(30);
+/// How often everything is looked through, also what was seen before: a server that was promoted may
+/// count its transactions from further back.
+const ALL_EVERY: Duration = Duration::from_secs(5);
+/// While vacuum is held up that may take long; it must not make it worse.
+const SHARE: u32 = 20;
+
+/// Numbers what is appended to one log: a [`Worker`].
+#[derive(Debug)]
+pub struct Sequencer {
+    log: Log,
+    name: String,
+    pool: OwnPool,
+    route: Route,
+    owner: Owner,
+    holder: Uuid,
+    lease: Duration,
+    poll: Duration,
+    batch: usize,
+    wake: Wake,
+    place: Mutex<Place>,
+    /// The epoch of its last tenure, 0 if it had none: what a tick that was cut leaves behind.
+    epoch: AtomicI64,
+}
+
+/// What a sequencer knows of its own part.
+#[derive(Debug, Default)]
+enum Place {
+    /// Nothing: it has to ask.
+    #[default]
+    Unknown,
+    /// It is at work.
+    Leading(Tenure),
+    /// Another one is; it asks again later.
+    Waiting(Instant),
+}
+
+#[derive(Debug)]
+struct Tenure {
+    epoch: i64,
+    renewed_at: Instant,
+    seen: Option<Seen>,
+    /// When everything is looked through again.
+    all_at: Instant,
+}
+
+impl Sequencer {
+    pub(super) fn new(log: Log, name: &str, pool: PgPool) -> Self {
+        let wake = Wake::default();
+        log.appended.wakes(&wake);
+        Self {
+            log,
+            name: name.to_owned(),
+            pool: OwnPool::beside(pool, 2),
+            route: Route::Direct,
+            owner: Owner::here(),
+            holder: Uuid::new_v4(),
+            lease: LEASE,
+            poll: POLL,
+            batch: BATCH,
+            wake,
+            place: Mutex::default(),
+            epoch: AtomicI64::new(0),
+        }
+    }
+
+    /// How the pool reaches PostgreSQL.
+    #[must_use]
+    pub const fn through(mut self, route: Route) -> Self {
+        self.route = route;
+        self
+    }
+
+    /// The name that is shown.
+    #[must_use]
+    pub fn owner(mut self, owner: Owner) -> Self {
+        self.owner = owner;
+        self
+    }
+
+    /// How long it is believed to live without a word (3 s); after that another takes over.
+    #[must_use]
+    pub const fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// How often it looks by itself (100 ms).
+    #[must_use]
+    pub const fn poll(mut self, poll: Duration) -> Self {
+        self.poll = poll;
+        self
+    }
+
+    /// Rows that are numbered, and told of, at once (5,000 at most).
+    #[must_use]
+    pub fn batch(mut self, rows: usize) -> Self {
+        self.batch = rows.clamp(1, LOOK);
+        self
+    }
+
+    async fn line(&self) -> sqlx::Result<HungUp> {
+        let opening = Box::pin(Line::open(self.pool.get(), self.route));
+        let line = within(LIMIT, opening).await?;
+        Ok(HungUp::unless_closed(line))
+    }
+
+    /// Our part, after asking for it where that is due.
+    async fn stand(&self, place: Place) -> sqlx::Result<Place> {
+        let known = match place {
+            Place::Leading(tenure) if tenure.renewed_at.elapsed() < self.lease / 3 => {
+                return Ok(Place::Leading(tenure));
+            }
+            Place::Waiting(until) if Instant::now() < until => return Ok(Place::Waiting(until)),
+            Place::Leading(tenure) => Some(tenure),
+            Place::Unknown | Place::Waiting(_) => None,
+        };
+        let asked_at = Instant::now();
+        let mut line = self.line().await?;
+        let who = (self.owner.as_str(), self.holder);
+        let taking = self.log.store.take(line.connection(), who, self.lease);
+        let epoch = within(LIMIT, taking).await?;
+        line.close().await?;
+        let Some(epoch) = epoch else {
+            return Ok(Place::Waiting(asked_at + ASK));
+        };
+        self.epoch.store(epoch, Ordering::Relaxed);
+        let kept = known.filter(|tenure| tenure.epoch == epoch);
+        if kept.is_none() {
+            tracing::info!(
+                worker = self.name,
+                log = self.log.name(),
+                epoch,
+                "sequencer is active"
+            );
+        }
+        Ok(Place::Leading(Tenure {
+            epoch,
+            renewed_at: asked_at,
+            // Who begins knows nothing of what others have seen.
+            seen: kept.as_ref().and_then(|tenure| tenure.seen.clone()),
+            all_at: kept.map_or(asked_at, |tenure| tenure.all_at),
+        }))
+    }
+
+    /// What has no number, in the order of its appending.
+    async fn look(&self, tenure: &mut Tenure) -> sqlx::Result<Look> {
+        let began = Instant::now();
+        let is_all = tenure.seen.is_none() || began >= tenure.all_at;
+        let since = tenure.seen.as_ref().filter(|_| !is_all);
+        let mut line = self.line().await?;
+        let looking = self.log.store.look(line.connection(), since, LOOK);
+        let look = within(LIMIT, looking).await?;
+        line.close().await?;
+        if is_all {
+            let took = began.elapsed();
+            tenure.all_at = Instant::now() + ALL_EVERY.max(took * SHARE);
+        }
+        let is_strange = since.is_some_and(|since| since.is_ahead_of(&look.seen));
+        if is_strange {
+            tenure.all_at = began;
+        }
+        Ok(look)
+    }
+
+    async fn number(&self, epoch: i64, picked: Picked<'_>) -> sqlx::Result<Option<Moved>> {
+        let mut line = self.line().await?;
+        let store = &self.log.store;
+        let numbering = store.number(line.connection(), epoch, picked, self.lease);
+        let moved = within(LIMIT, numbering).await?;
+        crash_point("seqlog.numbering");
+        line.close().await?;
+        Ok(moved)
+    }
+
+    /// Numbers everything that was found. Says whether we are still the one who does.
+    async fn number_all(&self, tenure: &mut Tenure, look: &Look) -> Result<bool, Error> {
+        let mut is_whole = look.rows() < LOOK;
+        for picked in look.batches(self.batch) {
+            crash_point("seqlog.looked");
+            let began = Instant::now();
+            let Some(moved) = self.number(tenure.epoch, picked).await? else {
+                tracing::warn!(
+                    worker = self.name,
+                    log = self.log.name(),
+                    epoch = tenure.epoch,
+                    "another sequencer has taken over",
+                );
+                return Ok(false);
+            };
+            crash_point("seqlog.numbered");
+            tenure.renewed_at = began;
+            is_whole &= moved.rows == picked.rows();
+            tally::numbered(self.log.name(), moved.rows);
+            self.tell(moved.last_seq).await;
+            crash_point("seqlog.told");
+        }
+        // Only now: what is not numbered must be found again.
+        if is_whole {
+            tenure.seen = Some(look.seen.clone());
+        }
+        Ok(true)
+    }
+
+    /// Wakes who follows: here, and wherever somebody listens. Not in the transaction that numbers:
+    /// one that notifies holds up all others that do until it is on disk. Readers poll, too.
+    async fn tell(&self, last_seq: i64) {
+        self.log.numbered.ring();
+        let (pool, channel) = (self.pool.get(), &self.log.store.channel);
+        let word = last_seq.to_string();
+        let telling = worker::notify(pool, channel, &word);
+        if let Err(error) = within(LIMIT, telling).await {
+            tracing::warn!(
+                worker = self.name,
+                error = &error as &(dyn std::error::Error + 'static),
+                "consumers could not be told, they will poll",
+            );
+        }
+    }
+}
+
+impl Worker for Sequencer {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn poll_interval(&self) -> Duration {
+        self.poll
+    }
+
+    fn wake(&self) -> Wake {
+        self.wake.clone()
+    }
+
+    async fn tick(&self) -> Result<Tick, Error> {
+        let mut place = self.place.lock().await;
+        // Taken out: after whatever goes wrong below, the next tick asks and looks at everything.
+        let mut tenure = match self.stand(std::mem::take(&mut *place)).await? {
+            Place::Leading(tenure) => tenure,
+            waiting => {
+                *place = waiting;
+                return Ok(Tick::Idle);
+            }
+        };
+        let look = self.look(&mut tenure).await?;
+        if !self.number_all(&mut tenure, &look).await? {
+            return Ok(Tick::Idle);
+        }
+        *place = Place::Leading(tenure);
+        if look.rows() == 0 {
+            return Ok(Tick::Idle);
+        }
+        Ok(Tick::Worked)
+    }
+
+    /// The next one need not wait for our lease.
+    async fn release(&self) {
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        if epoch == 0 {
+            return;
+        }
+        let left = async {
+            let mut line = self.line().await?;
+            self.log.store.leave(line.connection(), epoch).await?;
+            line.close().await
+        };
+        if let Err(error) = within(LIMIT, left).await {
+            tracing::debug!(
+                worker = self.name,
+                error = &error as &(dyn std::error::Error + 'static),
+                "lease not given back, it will expire",
+            );
+        }
+    }
+}

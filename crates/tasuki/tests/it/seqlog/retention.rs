@@ -1,0 +1,143 @@
+//! What retention removes is known, and who needed it says so.
+
+use tasuki::seqlog::{ConsumerError, State};
+use tasuki::upkeep::Upkeep;
+use tasuki::worker::Worker;
+
+use super::*;
+
+impl Bench {
+    /// Rows up to `seq` are old, in a partition of their own.
+    async fn grow_old(&self, seq: i64) {
+        self.run(&format!(
+            "DO $$ BEGIN EXECUTE format(
+                 'CREATE TABLE app.seqlog_entries_old PARTITION OF app.seqlog_entries
+                  FOR VALUES FROM (%L) TO (%L)',
+                 date_trunc('day', now() - INTERVAL '50 days'),
+                 date_trunc('day', now() - INTERVAL '40 days')); END $$;
+             UPDATE app.seqlog_entries SET numbered_at = now() - INTERVAL '45 days' WHERE seq <= {seq};"
+        ))
+        .await;
+    }
+
+    async fn clean(&self) {
+        drain(&Upkeep::new(self.pool().clone(), &schema()))
+            .await
+            .unwrap();
+    }
+
+    async fn bounds(&self) -> (i64, i64) {
+        let mut db = self.pool().acquire().await.unwrap();
+        let head = self.log.head(&mut db).await.unwrap();
+        (head.floor_seq, head.last_seq)
+    }
+}
+
+#[tokio::test]
+async fn the_last_number_that_retention_removed_is_known_also_when_nothing_is_left() {
+    let bench = Bench::new().await;
+    bench.write("a b c d e").await;
+    bench.clean().await;
+    assert_eq!(bench.bounds().await, (0, 5));
+    bench.grow_old(3).await;
+    bench.clean().await;
+    assert_eq!(bench.bounds().await, (3, 5));
+    let left = "SELECT count(*) FROM app.seqlog_entries";
+    assert_eq!(bench.number(left).await, 2);
+
+    bench.grow_old(5).await;
+    bench.clean().await;
+    assert_eq!(bench.bounds().await, (5, 5));
+    assert_eq!(bench.number(left).await, 0);
+    bench.write("f").await;
+    assert_eq!(bench.bounds().await, (5, 6));
+}
+
+#[tokio::test]
+async fn rows_that_go_one_by_one_are_known_as_well() {
+    let bench = Bench::new().await;
+    bench.write("a b c").await;
+    // No partition is theirs: they are in the default one.
+    bench
+        .run(
+            "UPDATE app.seqlog_entries SET numbered_at = now() - INTERVAL '31 days' WHERE seq <= 2",
+        )
+        .await;
+    bench.clean().await;
+    assert_eq!(bench.bounds().await, (2, 3));
+    assert_eq!(
+        bench
+            .number("SELECT count(*) FROM app.seqlog_entries")
+            .await,
+        1
+    );
+}
+
+async fn is_too_far_behind(bench: &Bench, follower: &impl Worker) {
+    let error = follower.tick().await.unwrap_err();
+    assert!(error.to_string().contains("too far behind"), "{error}");
+    let consumer = bench.consumer().await;
+    assert_eq!(consumer.state, State::TooFarBehind);
+    assert!(consumer.trouble.unwrap().error.is_some());
+    // It goes on saying so.
+    assert!(follower.tick().await.is_err());
+}
+
+#[tokio::test]
+async fn a_consumer_that_fell_behind_retention_stops_says_so_and_skips_nothing() {
+    let bench = Bench::new().await;
+    let world = World::default();
+    let follower = bench.follower(&world);
+    bench.write("a").await;
+    drain(&follower).await.unwrap();
+    follower.release().await;
+    bench.write("b c d").await;
+    bench.grow_old(3).await;
+    bench.clean().await;
+    let follower = bench.follower(&world);
+    is_too_far_behind(&bench, &follower).await;
+    assert_eq!(bench.seen().await, "1:a");
+
+    // A person may move it to where rows are, and no further back.
+    let mut tx = bench.pool().begin().await.unwrap();
+    let consumers = Consumers::new(&schema());
+    let refused = consumers
+        .replay(&mut tx, CONSUMER, 2, "ann", "why not")
+        .await;
+    let range = |error| match error {
+        ConsumerError::OutOfRange { floor, head } => (floor, head),
+        other => panic!("{other}"),
+    };
+    assert_eq!(range(refused.unwrap_err()), (3, 4));
+    tx.rollback().await.unwrap();
+    bench.replay(3).await;
+    drain(&follower).await.unwrap();
+    assert_eq!(bench.seen().await, "1:a 4:d");
+    assert_eq!(bench.consumer().await.state, State::Following);
+}
+
+#[tokio::test]
+async fn a_new_consumer_of_a_log_whose_beginning_is_gone_asks_for_a_rebuild() {
+    let bench = Bench::new().await;
+    bench.write("a b").await;
+    bench.grow_old(2).await;
+    bench.clean().await;
+    let world = World::default();
+    is_too_far_behind(&bench, &bench.follower(&world)).await;
+    assert_eq!(world.calls(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_row_that_is_missing_in_the_middle_is_never_skipped() {
+    let bench = Bench::new().await;
+    let world = World::default();
+    bench.write("a b c d").await;
+    bench
+        .run("DELETE FROM app.seqlog_entries WHERE seq = 3")
+        .await;
+    let follower = bench.follower(&world);
+    follower.tick().await.unwrap();
+    assert_eq!(bench.seen().await, "1:a 2:b");
+    is_too_far_behind(&bench, &follower).await;
+    assert_eq!(bench.seen().await, "1:a 2:b");
+}
