@@ -10,6 +10,8 @@ use crate::timestamp;
 /// The state of an entitlement does not allow what was asked for: already ACTIVE, already
 /// REVOKED, not consumable.
 pub const ENTITLEMENT_STATE_CONFLICT: &str = "ENTITLEMENT_STATE_CONFLICT";
+/// It is there, and not by the purchase that a revocation was to undo.
+pub const ENTITLEMENT_PURCHASE_CONFLICT: &str = "ENTITLEMENT_PURCHASE_CONFLICT";
 /// Fewer are left than were to be consumed.
 pub const ENTITLEMENT_INSUFFICIENT_QUANTITY: &str = "ENTITLEMENT_INSUFFICIENT_QUANTITY";
 
@@ -58,6 +60,11 @@ pub struct RevokeBody {
     /// What for.
     #[schema(example = "order-17")]
     pub purchase_id: String,
+    /// Revoke it only if it was granted for this purchase: whoever undoes one purchase takes nothing
+    /// away that another gave. What has a quantity is of no purchase in particular, and stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "order-17")]
+    pub if_purchase_id: Option<String>,
 }
 
 /// Asks to use up some of what is owned.

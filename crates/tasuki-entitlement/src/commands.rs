@@ -327,6 +327,7 @@ pub(crate) fn refused(refusal: Refusal) -> ErrorBody {
         | Refusal::NothingToConsume
         | Refusal::NotConsumable
         | Refusal::TooMany => tasuki_contract::entitlement::ENTITLEMENT_STATE_CONFLICT,
+        Refusal::OfAnotherPurchase => tasuki_contract::entitlement::ENTITLEMENT_PURCHASE_CONFLICT,
         Refusal::Insufficient { .. } => {
             tasuki_contract::entitlement::ENTITLEMENT_INSUFFICIENT_QUANTITY
         }

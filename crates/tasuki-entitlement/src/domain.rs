@@ -38,13 +38,16 @@ impl Status {
 }
 
 /// What somebody asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Grant {
         quantity: Option<i64>,
         expires_at: Option<OffsetDateTime>,
     },
-    Revoke,
+    Revoke {
+        /// Only if it was granted for this purchase.
+        granted_for: Option<PurchaseId>,
+    },
     Consume {
         quantity: i64,
     },
@@ -110,6 +113,8 @@ pub(crate) enum Refusal {
     AlreadyActive,
     #[error("already REVOKED")]
     AlreadyRevoked,
+    #[error("it is not ACTIVE by this purchase alone")]
+    OfAnotherPurchase,
     #[error("not ACTIVE, there is nothing to consume")]
     NothingToConsume,
     #[error("it has no quantity, so it can't be consumed")]
@@ -142,6 +147,12 @@ impl Holding {
         self.status == Status::Active && self.expires_at.is_some_and(|at| at <= now)
     }
 
+    /// Whether an ACTIVE one was granted for `purchase`, and nothing of it for another. Without a
+    /// quantity nothing but its grant can have been its last change.
+    fn is_all_of(&self, purchase: &PurchaseId) -> bool {
+        self.quantity.is_none() && self.source_id == purchase.as_str()
+    }
+
     fn is_active(&self) -> bool {
         self.status == Status::Active
     }
@@ -160,13 +171,13 @@ pub(crate) fn decide(current: Option<&Holding>, order: &Order, now: OffsetDateTi
         });
     }
     let current = expired.as_ref().or(current);
-    let decided = match order.operation {
+    let decided = match &order.operation {
         Operation::Grant {
             quantity,
             expires_at,
-        } => grant(current, order, now, quantity, expires_at),
-        Operation::Revoke => revoke(current, order, now),
-        Operation::Consume { quantity } => consume(current, order, now, quantity),
+        } => grant(current, order, now, *quantity, *expires_at),
+        Operation::Revoke { granted_for } => revoke(current, order, now, granted_for.as_ref()),
+        Operation::Consume { quantity } => consume(current, order, now, *quantity),
         Operation::Expire => match &expired {
             Some(expired) => {
                 let answer = Ok(expired.clone());
@@ -218,9 +229,15 @@ fn revoke(
     current: Option<&Holding>,
     order: &Order,
     now: OffsetDateTime,
+    granted_for: Option<&PurchaseId>,
 ) -> Result<Change, Refusal> {
     if current.is_some_and(|holding| !holding.is_active()) {
         return Err(Refusal::AlreadyRevoked);
+    }
+    if let Some(purchase) = granted_for
+        && !current.is_some_and(|holding| holding.is_all_of(purchase))
+    {
+        return Err(Refusal::OfAnotherPurchase);
     }
     Ok(Change {
         action: Action::Revoke,
@@ -306,6 +323,7 @@ mod tests {
         quantity: None,
         expires_at: None,
     };
+    const REVOKE: Operation = Operation::Revoke { granted_for: None };
 
     fn some(quantity: i64) -> Operation {
         Operation::Grant {
@@ -327,7 +345,7 @@ mod tests {
     ) -> (Option<Holding>, Vec<Change>, Vec<String>) {
         let (mut holding, mut changes, mut refused) = (None, Vec::new(), Vec::new());
         for (operation, now) in orders {
-            let decision = decide(holding.as_ref(), &order(*operation), *now);
+            let decision = decide(holding.as_ref(), &order(operation.clone()), *now);
             if let Some(last) = decision.changes.last() {
                 holding = Some(last.holding.clone());
             }
@@ -338,13 +356,13 @@ mod tests {
     }
 
     fn now(operations: &[Operation]) -> (Option<Holding>, Vec<Change>, Vec<String>) {
-        let orders: Vec<_> = operations.iter().map(|it| (*it, NOW)).collect();
+        let orders: Vec<_> = operations.iter().map(|it| (it.clone(), NOW)).collect();
         after(&orders)
     }
 
     #[test]
     fn the_four_transitions_make_versions_without_a_gap() {
-        let (holding, changes, refused) = now(&[GRANT, Operation::Revoke, GRANT]);
+        let (holding, changes, refused) = now(&[GRANT, REVOKE, GRANT]);
         assert_eq!(refused, [""; 0]);
         let versions: Vec<_> = changes
             .iter()
@@ -353,7 +371,7 @@ mod tests {
         assert_eq!(versions, [1, 2, 3]);
         assert_eq!(holding.unwrap().status, Status::Active);
 
-        let (holding, _, _) = now(&[Operation::Revoke]);
+        let (holding, _, _) = now(&[REVOKE]);
         let holding = holding.unwrap();
         assert_eq!((holding.status, holding.version), (Status::Revoked, 1));
         assert_eq!(holding.granted_at, None);
@@ -364,8 +382,29 @@ mod tests {
         let (holding, changes, refused) = now(&[GRANT, GRANT]);
         assert_eq!(refused, ["already ACTIVE"]);
         assert_eq!((holding.unwrap().version, changes.len()), (1, 1));
-        let (_, _, refused) = now(&[Operation::Revoke, Operation::Revoke]);
+        let (_, _, refused) = now(&[REVOKE, REVOKE]);
         assert_eq!(refused, ["already REVOKED"]);
+    }
+
+    #[test]
+    fn a_revocation_for_one_purchase_takes_nothing_away_that_another_gave() {
+        let of = |purchase: &str| Operation::Revoke {
+            granted_for: Some(purchase.to_owned().try_into().unwrap()),
+        };
+        let other = "it is not ACTIVE by this purchase alone";
+        for (before, purchase, refused) in [
+            (vec![GRANT], "p1", None),
+            (vec![GRANT], "p2", Some(other)),
+            (vec![], "p1", Some(other)),
+            (vec![some(3)], "p1", Some(other)),
+            (vec![GRANT, REVOKE], "p1", Some("already REVOKED")),
+        ] {
+            let (was, _, _) = now(&before);
+            let orders: Vec<_> = before.into_iter().chain([of(purchase)]).collect();
+            let (holding, _, told) = now(&orders);
+            assert_eq!(told.first().map(String::as_str), refused, "{orders:?}");
+            assert_eq!(holding == was, refused.is_some(), "{orders:?}");
+        }
     }
 
     #[test]
@@ -377,7 +416,7 @@ mod tests {
         assert_eq!((holding.quantity, holding.version), (Some(0), 4));
         assert!(!holding.allows(NOW), "nothing is left");
 
-        let (_, _, refused) = now(&[take(1), GRANT, take(1), some(1), Operation::Revoke, take(1)]);
+        let (_, _, refused) = now(&[take(1), GRANT, take(1), some(1), REVOKE, take(1)]);
         assert_eq!(
             refused,
             [
@@ -406,8 +445,7 @@ mod tests {
         let holding = holding.unwrap();
         assert_eq!((holding.version, holding.expires_at), (3, None));
 
-        let (_, changes, refused) =
-            after(&[(until(NOW + DAY), NOW), (Operation::Revoke, NOW + 2 * DAY)]);
+        let (_, changes, refused) = after(&[(until(NOW + DAY), NOW), (REVOKE, NOW + 2 * DAY)]);
         assert_eq!(refused, ["already REVOKED"]);
         assert_eq!(changes.len(), 2, "the refused order still finds it expired");
     }
@@ -424,7 +462,7 @@ mod tests {
 
     #[test]
     fn time_never_goes_back_between_two_versions() {
-        let (holding, _, _) = after(&[(GRANT, NOW + DAY), (Operation::Revoke, NOW)]);
+        let (holding, _, _) = after(&[(GRANT, NOW + DAY), (REVOKE, NOW)]);
         assert_eq!(holding.unwrap().updated_at, NOW + DAY);
     }
 }

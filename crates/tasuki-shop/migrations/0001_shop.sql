@@ -38,6 +38,9 @@ CREATE TABLE shop.orders (
     failure_message text,
     -- Somebody wants it undone: seen wherever it could go on.
     cancel_requested_by text,
+    -- How far entitlement is: never granted again once it is to be taken back.
+    fulfilment text NOT NULL DEFAULT 'OPEN'
+        CHECK (fulfilment IN ('OPEN', 'GRANTED', 'REVOKING', 'REVOKED')),
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now()
 ) WITH (
@@ -113,7 +116,9 @@ CREATE TABLE shop.reservation_items (
 CREATE TABLE shop.payments (
     payment_id uuid PRIMARY KEY,
     order_id uuid NOT NULL UNIQUE,
-    state text NOT NULL CHECK (state IN ('PENDING', 'COMPLETED', 'FAILED', 'REFUNDED')),
+    -- REFUNDING: given up, whatever the provider says of the charge from now on.
+    state text NOT NULL
+        CHECK (state IN ('PENDING', 'COMPLETED', 'REFUNDING', 'FAILED', 'REFUNDED')),
     amount bigint NOT NULL CHECK (amount >= 1),
     currency text NOT NULL,
     payment_method text NOT NULL,

@@ -4,7 +4,7 @@
 //! | hears | who | does | tells |
 //! | --- | --- | --- | --- |
 //! | `OrderCreated` | payment | charges | `PaymentCompleted`, `PaymentFailed` |
-//! | `PaymentCompleted` | inventory | sets aside | `StockReserved`, `StockFailed`; `StockReleased` if it was cancelled |
+//! | `PaymentCompleted` | inventory | sets aside | `StockReserved`, `StockFailed`; `StockReleased` if it was cancelled, or given up before it came |
 //! | `StockReserved` | fulfilment | grants | `EntitlementsGranted`; `EntitlementsRevoked` if one is refused |
 //! | `EntitlementsGranted` | orders | confirms | `OrderCompleted`, `ConfirmationFailed` |
 //! | `ConfirmationFailed` | fulfilment | revokes | `EntitlementsRevoked` |
@@ -13,7 +13,9 @@
 //! | `PaymentFailed`, `PaymentRefunded` | orders | ends the order | `OrderCancelled` |
 //!
 //! A reaction is one transaction. What must be asked elsewhere is a job that the reaction enqueues
-//! ([`crate::errands`]); what the job comes to is recorded and told in one transaction as well.
+//! ([`crate::errands`]); what the job comes to is recorded and told in one transaction as well. How a
+//! payment and a grant may move, whoever moves them, say the tables in [`crate::payments`] and
+//! [`crate::fulfilment`].
 
 use sqlx::PgConnection;
 use tasuki::bus::Delivery;
@@ -23,15 +25,15 @@ use tasuki::outbox::Event;
 use tasuki_contract::events::shop::EventType;
 use tasuki_contract::shop::OrderState;
 
-use crate::domain::Setback;
-use crate::errands::{ChargeErrand, GrantErrand, RefundErrand, RevokeErrand};
+use crate::domain::{Setback, is_final};
+use crate::errands::{ChargeErrand, GrantErrand};
 use crate::error::Error;
 use crate::events::{Heard, heard};
-use crate::inventory;
-use crate::orders::{self, Dossier};
+use crate::orders;
 use crate::parts::Parts;
-use crate::store::orders as store;
-use crate::store::payments as payment_store;
+use crate::store::orders::{self as store, Fulfilment};
+use crate::store::payments::{self as payment_store, PaymentState};
+use crate::{fulfilment, inventory, payments};
 
 /// One part of the shop, as somebody who hears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,18 +121,17 @@ impl Reaction for Dancer {
 impl Dancer {
     async fn payment(&self, tx: &mut PgConnection, heard: Heard) -> Result<Vec<Event>, Error> {
         let Heard { what, order } = heard;
-        let pace = self.parts.pace;
         match what {
             EventType::OrderCreated => {
                 let dossier = orders::load(tx, order).await?;
-                payment_store::begin(tx, &dossier).await?;
                 store::advance(tx, order, OrderState::PaymentPending, None).await?;
-                let charge = ChargeErrand { order, pace };
+                payment_store::begin(tx, &dossier).await?;
+                let charge = ChargeErrand::of(&self.parts, &dossier);
                 self.parts.jobs.enqueue(tx, &charge).await?;
             }
             EventType::StockFailed | EventType::StockReleased => {
-                let refund = RefundErrand { order, pace };
-                self.parts.jobs.enqueue(tx, &refund).await?;
+                let dossier = orders::load(tx, order).await?;
+                payments::give_up(&self.parts, tx, &dossier, PaymentState::Completed).await?;
             }
             _ => {}
         }
@@ -142,7 +143,13 @@ impl Dancer {
         match heard.what {
             EventType::PaymentCompleted => {
                 let dossier = orders::load(tx, heard.order).await?;
-                if self.is_cancelled(tx, &dossier).await? {
+                let standing = store::lock(tx, heard.order).await?;
+                let standing = standing.ok_or(Error::NoOrder)?;
+                if is_final(standing.state) {
+                    return Ok(Vec::new());
+                }
+                if let Some(by) = standing.cancel_requested_by {
+                    store::fail(tx, heard.order, &Setback::Cancelled(by)).await?;
                     return inventory::release(tx, &dossier, clock).await;
                 }
                 let reserved = inventory::reserve(tx, &dossier, self.parts.hold, clock);
@@ -157,20 +164,15 @@ impl Dancer {
     }
 
     async fn fulfilment(&self, tx: &mut PgConnection, heard: Heard) -> Result<Vec<Event>, Error> {
-        let Heard { what, order } = heard;
-        let (jobs, pace) = (&self.parts.jobs, self.parts.pace);
-        match what {
+        let (parts, jobs) = (&self.parts, &self.parts.jobs);
+        match heard.what {
             EventType::StockReserved => {
-                jobs.enqueue(tx, &GrantErrand { order, pace }).await?;
+                let dossier = orders::load(tx, heard.order).await?;
+                jobs.enqueue(tx, &GrantErrand::of(parts, &dossier)).await?;
             }
             EventType::ConfirmationFailed => {
-                let items = orders::load(tx, order).await?.items.into_iter();
-                let revoke = RevokeErrand {
-                    order,
-                    granted: Some(items.map(|item| item.sku).collect()),
-                    pace,
-                };
-                jobs.enqueue(tx, &revoke).await?;
+                let dossier = orders::load(tx, heard.order).await?;
+                fulfilment::give_up(parts, tx, &dossier, Fulfilment::Granted).await?;
             }
             _ => {}
         }
@@ -198,15 +200,5 @@ impl Dancer {
             }
             _ => Ok(Vec::new()),
         }
-    }
-
-    /// Whether somebody wants the order undone.
-    async fn is_cancelled(&self, tx: &mut PgConnection, dossier: &Dossier) -> Result<bool, Error> {
-        let found = store::find(tx, dossier.order, true).await?;
-        let Some(by) = found.and_then(|found| found.cancel_requested_by) else {
-            return Ok(false);
-        };
-        store::fail(tx, dossier.order, &Setback::Cancelled(by)).await?;
-        Ok(true)
     }
 }

@@ -76,6 +76,8 @@ pub struct Payment {
     pub timeout: Duration,
     #[serde(deserialize_with = "attempts")]
     pub max_attempts: u32,
+    #[serde(deserialize_with = "persistence")]
+    pub keep_trying: Duration,
     #[serde(deserialize_with = "attempts")]
     pub undo_attempts: u32,
     #[serde(deserialize_with = "pause")]
@@ -166,6 +168,7 @@ impl Shop {
         let call = self.payment.timeout + 10 * self.entitlement.timeout + 5 * SECOND;
         Pace {
             tries: self.payment.max_attempts,
+            persist: millis(self.payment.keep_trying),
             undo_tries: self.payment.undo_attempts,
             base: millis(self.payment.backoff_base),
             most: millis(self.payment.backoff_max),
@@ -229,6 +232,10 @@ fn attempts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error>
     within(u32::deserialize(deserializer)?, &(1..=1000))
 }
 
+fn persistence<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    time_within(deserializer, &(Duration::ZERO..=DAY))
+}
+
 fn pause<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     time_within(deserializer, &(MILLI..=DAY))
 }
@@ -269,6 +276,7 @@ mod tests {
             ("orders.concurrency", "0", "0 is not from 1 to 100000"),
             ("payment.timeout", "1ms", "1ms is not from 10ms"),
             ("payment.max-attempts", "0", "0 is not from 1 to 1000"),
+            ("payment.keep-trying", "25h", "is not from 0ns"),
             ("payment.backoff-base", "0s", "0ns is not from 1ms"),
             ("entitlement.url", "entitlement:80", "begins with http://"),
             ("warehouse.url", "mysql://x", "begins with postgres://"),

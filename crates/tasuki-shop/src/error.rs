@@ -38,6 +38,11 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// Whether the database can't be reached: nobody's fault, and no reason to give anything up.
+    pub(crate) fn is_away(&self) -> bool {
+        self.database().is_some_and(tasuki::is_away)
+    }
+
     /// What the database said, if it was the database.
     pub(crate) fn database(&self) -> Option<&sqlx::Error> {
         let mut level: Option<&(dyn std::error::Error + 'static)> = Some(self);

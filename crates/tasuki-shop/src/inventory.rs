@@ -54,7 +54,13 @@ pub(crate) async fn reserve(
             let told = orders::tell(tx, dossier, state, Some(&setback), what, clock).await?;
             (told, Some(setback))
         }
-        Reserved::GivenUp => (Vec::new(), Some(Setback::ReservationExpired)),
+        Reserved::GivenUp => {
+            // Told all the same: in the choreographed flow the refund waits for it.
+            let setback = Setback::ReservationExpired;
+            let (state, what) = (OrderState::Compensating, EventType::StockReleased);
+            let told = orders::tell(tx, dossier, state, Some(&setback), what, clock).await?;
+            (told, Some(setback))
+        }
     })
 }
 

@@ -70,10 +70,11 @@ pub const DEFAULTS: &str = include_str!("default.toml");
 /// What API keys can be allowed to do here.
 pub const SCOPES: [&str; 3] = ["shop:order", "shop:read", "shop:manage"];
 /// What the shop must be allowed to do at entitlement (`auth.callers.shop`).
-pub const NEEDED_SCOPES: [&str; 3] = [
+pub const NEEDED_SCOPES: [&str; 4] = [
     "entitlement:grant",
     "entitlement:revoke",
     "entitlement:consume",
+    "entitlement:read",
 ];
 
 /// Connections by which the parts record what calls came to, beside those of workers: many calls are
@@ -139,7 +140,8 @@ pub async fn service(
     let parts = parts(common, own, &tables, clock)?;
     let sagas = Sagas::new(&tables.schema)
         .with_clock(clock.clone())
-        .with_trace(|| trace::traceparent(&Span::current()));
+        .with_trace(current_trace)
+        .continuing_trace(trace::continue_as);
     let invalid = |error: &dyn std::fmt::Display| ConfigError::invalid("shop.orders", error);
     let definition = orchestrated::definition(&parts, &patience(own));
     let definition = definition.map_err(|error| invalid(&error))?;
@@ -191,7 +193,11 @@ fn parts(
 ) -> Result<Parts, ConfigError> {
     let pool = beside(&tables.database.workers, PART_CONNECTIONS);
     let providers = beside(&tables.database.workers, PROVIDER_CONNECTIONS);
-    let outbox = Outbox::new(&tables.schema);
+    let outbox = Outbox::new(&tables.schema).with_trace(current_trace);
+    let jobs = Jobs::new(&tables.schema)
+        .with_clock(clock.clone())
+        .with_trace(current_trace)
+        .continuing_trace(trace::continue_as);
     let key_dir = common.auth.key_dir.as_deref().ok_or(ConfigError::Missing {
         key: "auth.key-dir",
         variable: "TASUKI_AUTH__KEY_DIR",
@@ -203,8 +209,9 @@ fn parts(
     let entitlements =
         entitlements.map_err(|error| ConfigError::invalid("shop.entitlement.url", &error))?;
     Ok(Parts {
-        story: Choreography::new(&tables.schema, NAME, &outbox),
-        jobs: Jobs::new(&tables.schema).with_clock(clock.clone()),
+        story: Choreography::new(&tables.schema, NAME, &outbox)
+            .continuing_trace(trace::continue_as),
+        jobs,
         gateway: Arc::new(Simulated::new(providers, own.payment.timeout)),
         entitlements,
         patience: own.payment.timeout,
@@ -214,6 +221,11 @@ fn parts(
         outbox,
         pool,
     })
+}
+
+/// The trace that is going on: one purchase is one trace, through sagas, jobs, events and calls.
+fn current_trace() -> Option<String> {
+    trace::traceparent(&Span::current())
 }
 
 /// Connections of their own to the same database.

@@ -15,6 +15,7 @@ use tasuki::saga::{
 };
 use tasuki_contract::ids::{OrderId, PaymentId, ReservationId};
 use tasuki_contract::shop::OrderState;
+use tokio::time::timeout;
 
 use crate::domain::Setback;
 use crate::error::Error;
@@ -43,6 +44,36 @@ pub(crate) struct Patience {
     pub(crate) undo: Policy,
     /// One such call.
     pub(crate) call: Duration,
+}
+
+/// How long it may take to tell an operator that the time of an attempt was over.
+const LAST_WORD: Duration = Duration::from_secs(5);
+
+impl Patience {
+    /// An attempt, in its time: one that takes longer fails like any other.
+    async fn within(&self, undoing: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+        let limit = self.call;
+        let undone = timeout(limit, undoing).await;
+        undone.unwrap_or_else(|_| Err(Error::Unanswered(format!("timed out after {limit:?}"))))
+    }
+
+    /// What an attempt to undo came to. If there is no other, an operator is told.
+    async fn judge(
+        &self,
+        parts: &Parts,
+        notice: Notice,
+        dossier: &Dossier,
+        at: &At,
+        undone: Result<(), Error>,
+    ) -> Result<(), Again> {
+        if let Err(error) = &undone
+            && !error.is_away()
+            && at.attempt() >= self.undo.max_attempts
+        {
+            stuck(parts, notice, dossier, &error.to_string()).await?;
+        }
+        Ok(undone?)
+    }
 }
 
 struct CreateOrder(Parts);
@@ -136,7 +167,7 @@ impl Step for ChargePayment {
     }
 
     fn timeout(&self) -> Duration {
-        self.1.call
+        self.1.call + LAST_WORD
     }
 }
 
@@ -159,15 +190,15 @@ impl Remote for ChargePayment {
 impl RemoteUndo for ChargePayment {
     async fn undo(&self, order: &OrderId, _: Option<&()>, at: &At) -> Result<(), Again> {
         let dossier = self.0.dossier(*order).await?;
-        match payments::refund(&self.0, &dossier).await? {
-            Refund::Done => Ok(()),
-            Refund::Open(why) => {
-                if at.attempt() >= self.1.undo.max_attempts {
-                    stuck(&self.0, Notice::RefundFailed, &dossier, &why).await?;
-                }
-                Err(Again::retry(why))
+        let refunding = async {
+            match payments::refund(&self.0, &dossier).await? {
+                Refund::Done => Ok(()),
+                Refund::Open(why) => Err(Error::Unanswered(why)),
             }
-        }
+        };
+        let refunded = self.1.within(refunding).await;
+        let notice = Notice::RefundFailed;
+        self.1.judge(&self.0, notice, &dossier, at, refunded).await
     }
 }
 
@@ -223,7 +254,7 @@ impl Step for GrantEntitlement {
     }
 
     fn timeout(&self) -> Duration {
-        self.1.call
+        self.1.call + LAST_WORD
     }
 }
 
@@ -239,17 +270,12 @@ impl Remote for GrantEntitlement {
 }
 
 impl RemoteUndo for GrantEntitlement {
-    async fn undo(&self, onward: &Onward, grants: Option<&Grants>, at: &At) -> Result<(), Again> {
+    async fn undo(&self, onward: &Onward, _: Option<&Grants>, at: &At) -> Result<(), Again> {
         let dossier = self.0.dossier(onward.order_id).await?;
-        let granted = grants.map(|grants| grants.granted.as_slice());
-        let revoked = fulfilment::revoke(&self.0, &dossier, granted).await;
-        if let Err(error) = &revoked
-            && at.attempt() >= self.1.undo.max_attempts
-        {
-            let notice = Notice::RevocationFailed;
-            stuck(&self.0, notice, &dossier, &error.to_string()).await?;
-        }
-        Ok(revoked?)
+        let revoking = fulfilment::revoke(&self.0, &dossier);
+        let revoked = self.1.within(revoking).await;
+        let notice = Notice::RevocationFailed;
+        self.1.judge(&self.0, notice, &dossier, at, revoked).await
     }
 }
 

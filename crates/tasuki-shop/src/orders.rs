@@ -16,8 +16,8 @@ use crate::error::Error;
 use crate::events::event;
 use crate::inventory::{self, Confirmed};
 use crate::store::catalogue;
-use crate::store::orders::{self as store, OrderRow};
-use crate::store::payments;
+use crate::store::orders::{self as store, Fulfilment, OrderRow};
+use crate::store::payments::{self, PaymentState};
 
 /// What every step of an order needs to know: fixed when the order is taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,16 +106,28 @@ pub(crate) async fn load(connection: &mut PgConnection, order: OrderId) -> Resul
     Ok(found.ok_or(Error::NoOrder)?.dossier)
 }
 
-/// An order that can go on, or why it can't.
+/// An order that can go on, or why it can't. It can while it is paid, granted and set aside, and nobody
+/// has begun to undo any of that.
 pub(crate) async fn confirm(
     tx: &mut PgConnection,
     dossier: &Dossier,
     clock: &Clock,
 ) -> Result<Result<Vec<Event>, Setback>, Error> {
-    let found = store::find(tx, dossier.order, true).await?;
-    let found = found.ok_or(Error::NoOrder)?;
-    if let Some(by) = found.cancel_requested_by {
+    let standing = store::lock(tx, dossier.order).await?;
+    let standing = standing.ok_or(Error::NoOrder)?;
+    if is_final(standing.state) {
+        return Ok(Ok(Vec::new()));
+    }
+    if let Some(by) = standing.cancel_requested_by {
         return Ok(Err(Setback::Cancelled(by)));
+    }
+    if standing.fulfilment != Fulfilment::Granted {
+        let why = "what was granted is taken back".to_owned();
+        return Ok(Err(Setback::Undone(why)));
+    }
+    if payments::state(tx, dossier.payment).await? != Some(PaymentState::Completed) {
+        let why = "the payment was given up".to_owned();
+        return Ok(Err(Setback::Undone(why)));
     }
     match inventory::commit(tx, dossier).await? {
         Confirmed::Committed => {}
@@ -150,7 +162,8 @@ pub(crate) async fn undo(
         store::fail(tx, dossier.order, why).await?;
     }
     // One that was never asked for: it never will be.
-    payments::fail(tx, dossier.payment, "the order was given up").await?;
+    let (payment, from) = (dossier.payment, PaymentState::Pending);
+    payments::fail(tx, payment, from, "the order was given up").await?;
     let note = why.as_ref().map(ToString::to_string);
     let moved = store::advance(tx, dossier.order, OrderState::Compensated, note.as_deref());
     let Some(moved) = moved.await? else {

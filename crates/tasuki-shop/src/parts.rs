@@ -12,13 +12,14 @@ use tasuki::outbox::{Event, Outbox};
 use tasuki::testing::crash_point;
 use tasuki_contract::ids::OrderId;
 
+use crate::domain::Item;
 use crate::entitlement::Entitlements;
 use crate::errands::Pace;
 use crate::error::Error;
 use crate::gateway::Gateway;
 use crate::orders::{self, Dossier};
 use crate::store::notices;
-use crate::store::orders as store;
+use crate::store::orders::{self as store, Standing};
 
 /// Operators' notices by kind.
 const NOTICES_TOTAL: &str = "tasuki_shop_operator_notices_total";
@@ -68,11 +69,22 @@ impl Parts {
         orders::load(&mut connection, order).await
     }
 
+    /// How an order stands at this moment.
+    pub(crate) async fn standing(&self, order: OrderId) -> Result<Standing, Error> {
+        let mut connection = self.pool.acquire().await?;
+        let standing = store::lock(&mut connection, order).await?;
+        standing.ok_or(Error::NoOrder)
+    }
+
     /// Who wants an order undone, if anybody does.
     pub(crate) async fn cancelled_by(&self, order: OrderId) -> Result<Option<String>, Error> {
+        Ok(self.standing(order).await?.cancel_requested_by)
+    }
+
+    /// The items of an order, and what entitlement said of each.
+    pub(crate) async fn items(&self, order: OrderId) -> Result<Vec<(Item, Option<String>)>, Error> {
         let mut connection = self.pool.acquire().await?;
-        let found = store::find(&mut connection, order, false).await?;
-        Ok(found.and_then(|found| found.cancel_requested_by))
+        Ok(store::items(&mut connection, order).await?)
     }
 
     /// Writes `events` into the transaction, as the part of the order's story that they are.

@@ -74,7 +74,7 @@ pub(super) async fn grant(
         (status = 400, description = "`BAD_REQUEST`: names the field", body = ErrorBody),
         (status = 401, description = "`UNAUTHORIZED`", body = ErrorBody),
         (status = 403, description = "`FORBIDDEN`: the scope `entitlement:revoke` is missing", body = ErrorBody),
-        (status = 409, description = "`ENTITLEMENT_STATE_CONFLICT`: already REVOKED; `IDEMPOTENCY_KEY_CONFLICT`; `IDEMPOTENCY_KEY_IN_PROGRESS` with `Retry-After`", body = ErrorBody),
+        (status = 409, description = "`ENTITLEMENT_STATE_CONFLICT`: already REVOKED; `ENTITLEMENT_PURCHASE_CONFLICT`: not by `if_purchase_id`; `IDEMPOTENCY_KEY_CONFLICT`; `IDEMPOTENCY_KEY_IN_PROGRESS` with `Retry-After`", body = ErrorBody),
         (status = 503, description = "`UNAVAILABLE`: safe to repeat with the same key", body = ErrorBody),
     )
 )]
@@ -342,10 +342,14 @@ fn grant_order(body: GrantBody, at: &str) -> Result<Order, ApiError> {
 }
 
 fn revoke_order(body: RevokeBody, at: &str) -> Result<Order, ApiError> {
+    let granted_for = body.if_purchase_id;
+    let granted_for = granted_for.map(|it| named(at, "if_purchase_id", it));
     Ok(Order {
         user: named(at, "user_id", body.user_id)?,
         sku: named(at, "stock_keeping_unit", body.stock_keeping_unit)?,
-        operation: Operation::Revoke,
+        operation: Operation::Revoke {
+            granted_for: granted_for.transpose()?,
+        },
         reason: named(at, "reason", body.reason)?,
         purchase: named(at, "purchase_id", body.purchase_id)?,
     })

@@ -71,6 +71,34 @@ async fn a_grant_is_answered_stored_audited_and_told_as_one() {
 }
 
 #[tokio::test]
+async fn undoing_one_purchase_takes_nothing_away_that_another_gave() {
+    let world = World::start().await;
+    let ask = body("u", "shield");
+    let undo = |purchase: &str| {
+        let mut undo = ask.clone();
+        undo["if_purchase_id"] = json!(purchase);
+        undo
+    };
+    world.grant("k1", &ask).await;
+    let refused = world.revoke("k2", &undo("order-16")).await;
+    assert_eq!(refused.status, StatusCode::CONFLICT, "{}", refused.text);
+    assert_eq!(refused.code(), "ENTITLEMENT_PURCHASE_CONFLICT");
+    let revoked = world.revoke("k3", &undo("order-17")).await;
+    assert_eq!(revoked.json()["version"], 2, "{}", revoked.text);
+
+    // The key of a grant that has not come is taken: it never will.
+    let closed = world.revoke("late", &undo("order-17")).await;
+    assert_eq!(closed.code(), "ENTITLEMENT_STATE_CONFLICT");
+    let late = world.grant("late", &ask).await;
+    assert_eq!(late.code(), "IDEMPOTENCY_KEY_CONFLICT", "{}", late.text);
+    // And of one that has come, it tells so.
+    let decided = world.revoke("k1", &undo("order-17")).await;
+    assert_eq!(decided.code(), "IDEMPOTENCY_KEY_CONFLICT");
+    let audited = "SELECT count(*) FROM entitlement.entitlement_audit";
+    assert_eq!(world.count(audited).await, 2);
+}
+
+#[tokio::test]
 async fn revoke_and_grant_again_make_the_next_versions_with_an_event_each() {
     let world = World::start().await;
     let ask = body("u", "shield");

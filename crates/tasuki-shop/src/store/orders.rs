@@ -20,6 +20,43 @@ pub(crate) struct OrderRow {
     pub(crate) updated_at: OffsetDateTime,
 }
 
+/// How far entitlement is with an order. It moves as the table of [`crate::fulfilment`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fulfilment {
+    Open,
+    Granted,
+    Revoking,
+    Revoked,
+}
+
+impl Fulfilment {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "OPEN",
+            Self::Granted => "GRANTED",
+            Self::Revoking => "REVOKING",
+            Self::Revoked => "REVOKED",
+        }
+    }
+
+    fn parse(text: &str) -> sqlx::Result<Self> {
+        let mut all = [Self::Open, Self::Granted, Self::Revoking, Self::Revoked].into_iter();
+        all.find(|it| it.as_str() == text)
+            .ok_or_else(|| unknown("fulfilment"))
+    }
+}
+
+/// What decides how an order may move.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    pub(crate) state: OrderState,
+    pub(crate) fulfilment: Fulfilment,
+    pub(crate) cancel_requested_by: Option<String>,
+    /// So old that others may have forgotten what they answered: they keep keys for an hour at
+    /// least.
+    pub(crate) is_old: bool,
+}
+
 /// A change that was made: the number of its event, and its time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moved {
@@ -143,6 +180,56 @@ pub(crate) async fn find(
         created_at: row.created_at,
         updated_at: row.updated_at,
     }))
+}
+
+/// How an order stands, and will until the transaction ends. Whoever moves an order, its payment or
+/// what is granted of it has this lock first, so that nobody waits in a circle.
+pub(crate) async fn lock(tx: &mut PgConnection, order: OrderId) -> sqlx::Result<Option<Standing>> {
+    let row = sqlx::query!(
+        r#"
+        SELECT
+            state, fulfilment, cancel_requested_by,
+            created_at < now() - INTERVAL '30 minutes' AS "is_old!"
+        FROM shop.orders
+        WHERE order_id = $1
+        FOR NO KEY UPDATE
+        "#,
+        order.as_uuid(),
+    )
+    .fetch_optional(tx)
+    .await?;
+    let standing = row.map(|row| {
+        Ok(Standing {
+            state: parse_state(&row.state).ok_or_else(|| unknown("state"))?,
+            fulfilment: Fulfilment::parse(&row.fulfilment)?,
+            cancel_requested_by: row.cancel_requested_by,
+            is_old: row.is_old,
+        })
+    });
+    standing.transpose()
+}
+
+/// What entitlement has come to, of an order that has not ended: says whether it was `from` until
+/// now.
+pub(crate) async fn fulfil(
+    tx: &mut PgConnection,
+    order: OrderId,
+    from: Fulfilment,
+    to: Fulfilment,
+) -> sqlx::Result<bool> {
+    let done = sqlx::query!(
+        r#"
+        UPDATE shop.orders
+        SET fulfilment = $3
+        WHERE order_id = $1 AND fulfilment = $2 AND state NOT IN ('COMPLETED', 'COMPENSATED')
+        "#,
+        order.as_uuid(),
+        from.as_str(),
+        to.as_str(),
+    )
+    .execute(tx)
+    .await?;
+    Ok(done.rows_affected() == 1)
 }
 
 /// The items of an order, in the order of their names, and what entitlement said of each.

@@ -1,4 +1,5 @@
-//! Payments: how far each is. A payment moves once from PENDING, and once from there.
+//! Payments: how far each is. It moves as the table of [`crate::payments`] says, and in no other way:
+//! every statement names the state that it moves from.
 
 use sqlx::PgConnection;
 use tasuki_contract::ids::PaymentId;
@@ -10,6 +11,8 @@ use crate::orders::Dossier;
 pub(crate) enum PaymentState {
     Pending,
     Completed,
+    /// Given up: what was taken goes back.
+    Refunding,
     Failed,
     Refunded,
 }
@@ -19,6 +22,7 @@ impl PaymentState {
         match self {
             Self::Pending => "PENDING",
             Self::Completed => "COMPLETED",
+            Self::Refunding => "REFUNDING",
             Self::Failed => "FAILED",
             Self::Refunded => "REFUNDED",
         }
@@ -60,6 +64,7 @@ pub(crate) async fn state(
     let all = [
         PaymentState::Pending,
         PaymentState::Completed,
+        PaymentState::Refunding,
         PaymentState::Failed,
         PaymentState::Refunded,
     ];
@@ -86,20 +91,42 @@ pub(crate) async fn complete(
     Ok(done.rows_affected() == 1)
 }
 
-/// There will be no money: says whether that is new.
+/// There will be no money, as is known of a payment that is `from`: says whether that is new.
 pub(crate) async fn fail(
     tx: &mut PgConnection,
     payment: PaymentId,
+    from: PaymentState,
     reason: &str,
 ) -> sqlx::Result<bool> {
     let done = sqlx::query!(
         r#"
         UPDATE shop.payments
-        SET state = 'FAILED', reason = $2, updated_at = clock_timestamp()
-        WHERE payment_id = $1 AND state = 'PENDING'
+        SET state = 'FAILED', reason = $3, updated_at = clock_timestamp()
+        WHERE payment_id = $1 AND state = $2
         "#,
         payment.as_uuid(),
+        from.as_str(),
         reason,
+    )
+    .execute(tx)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Whatever was taken goes back: says whether that is new, and the payment was `from` until now.
+pub(crate) async fn give_up(
+    tx: &mut PgConnection,
+    payment: PaymentId,
+    from: PaymentState,
+) -> sqlx::Result<bool> {
+    let done = sqlx::query!(
+        r#"
+        UPDATE shop.payments
+        SET state = 'REFUNDING', updated_at = clock_timestamp()
+        WHERE payment_id = $1 AND state = $2
+        "#,
+        payment.as_uuid(),
+        from.as_str(),
     )
     .execute(tx)
     .await?;
@@ -113,7 +140,7 @@ pub(crate) async fn refund(tx: &mut PgConnection, payment: PaymentId) -> sqlx::R
         r#"
         UPDATE shop.payments
         SET state = 'REFUNDED', updated_at = clock_timestamp()
-        WHERE payment_id = $1 AND state IN ('PENDING', 'COMPLETED')
+        WHERE payment_id = $1 AND state = 'REFUNDING'
         "#,
         payment.as_uuid(),
     )

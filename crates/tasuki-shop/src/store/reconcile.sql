@@ -30,7 +30,7 @@ WITH ended AS (
     SELECT 'undone_but_still_charged', ended.order_id, payments.payment_id::text
     FROM ended
     JOIN shop.payments AS payments USING (payment_id)
-    WHERE ended.state = 'COMPENSATED' AND payments.state IN ('PENDING', 'COMPLETED')
+    WHERE ended.state = 'COMPENSATED' AND payments.state IN ('PENDING', 'COMPLETED', 'REFUNDING')
     UNION ALL
     SELECT 'charged_another_amount', ended.order_id, payments.payment_id::text
     FROM ended

@@ -1,8 +1,9 @@
 //! Cancellation: before the confirmation everything is undone, after it nothing is.
 
 use futures_util::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::flows::{End, end};
 use crate::support::{FLOWS, World, basket};
 
 #[tokio::test]
@@ -25,6 +26,7 @@ async fn an_order_that_is_cancelled_while_it_is_paid_is_undone() {
         assert_eq!(cancelled.status, 202, "{}", cancelled.text);
         let seen = world.ended(&order).await;
         assert_eq!(seen["state"], "COMPENSATED", "{flow}");
+        assert_eq!(seen["failure"]["code"], "CANCELLED", "{seen}");
         assert_eq!(world.stock(&sku).await, (1, 0));
         let again = world.cancel(&order).await;
         assert_eq!(
@@ -33,6 +35,8 @@ async fn an_order_that_is_cancelled_while_it_is_paid_is_undone() {
         );
     });
     join_all(each).await;
+    // It was the customer who did not want to wait.
+    assert!(world.notices().await.is_empty());
     world.matches().await;
 }
 
@@ -89,17 +93,29 @@ async fn an_order_that_is_cancelled_before_it_has_begun_is_undone() {
     let world = World::taking_orders_only().await;
     world.sell("sword", 100, 5).await;
     let mut orders = Vec::new();
-    for flow in FLOWS {
-        let order = world.order(&basket("ada", &["sword"], "card", flow)).await;
-        assert_eq!(world.cancel(&order).await.status, 202);
-        orders.push(order);
+    for method in ["card", "test-decline", "test-timeout"] {
+        for flow in FLOWS {
+            let order = world.order(&basket("ada", &["sword"], method, flow)).await;
+            assert_eq!(world.cancel(&order).await.status, 202);
+            orders.push(order);
+        }
     }
     let _working = world.another().await;
     for order in orders {
-        let seen = world.ended(&order).await;
-        assert_eq!(seen["state"], "COMPENSATED", "{seen}");
-        assert_eq!(seen["failure"]["code"], "CANCELLED", "{seen}");
+        let end = end(&world, &order, "ada", &["sword"]).await;
+        let expected = End {
+            state: json!("COMPENSATED"),
+            failure: json!("CANCELLED"),
+            granted: vec![Value::Null],
+            owned: vec![false],
+            payment: "FAILED".to_owned(),
+            money: 0,
+            stock: vec![(5, 0)],
+        };
+        assert_eq!(end, expected);
     }
-    assert_eq!(world.stock("sword").await, (5, 0));
+    let charged = "SELECT count(*) FROM shop.simulated_charges WHERE outcome <> 'VOIDED'";
+    assert_eq!(world.count(charged).await, 0, "nobody was asked for money");
+    assert!(world.notices().await.is_empty());
     world.matches().await;
 }

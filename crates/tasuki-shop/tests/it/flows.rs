@@ -8,17 +8,17 @@ use crate::support::{FLOWS, World, basket};
 
 /// How an order ended, in everything that must not depend on who moved it.
 #[derive(Debug, PartialEq)]
-struct End {
-    state: Value,
-    failure: Value,
-    granted: Vec<Value>,
-    owned: Vec<bool>,
-    payment: String,
-    money: i64,
-    stock: Vec<(i64, i64)>,
+pub(crate) struct End {
+    pub(crate) state: Value,
+    pub(crate) failure: Value,
+    pub(crate) granted: Vec<Value>,
+    pub(crate) owned: Vec<bool>,
+    pub(crate) payment: String,
+    pub(crate) money: i64,
+    pub(crate) stock: Vec<(i64, i64)>,
 }
 
-async fn end(world: &World, order: &str, user: &str, skus: &[&str]) -> End {
+pub(crate) async fn end(world: &World, order: &str, user: &str, skus: &[&str]) -> End {
     let seen = world.ended(order).await;
     let items = seen["items"].as_array().unwrap().iter();
     let granted = items.map(|item| item["granted"].clone()).collect();
@@ -114,6 +114,7 @@ async fn a_charge_that_nobody_ever_hears_of_is_refunded() {
         (&*orchestrated.payment, orchestrated.money),
         ("REFUNDED", 0)
     );
+    assert_eq!(orchestrated.failure, "PAYMENT_UNANSWERED");
     assert_eq!(orchestrated.stock, [(3, 0)]);
     world.matches().await;
 }

@@ -99,13 +99,12 @@ async fn a_reservation_that_comes_after_its_release_is_refused() {
     }
     let _working = world.another().await;
     for (order, sku) in orders {
-        // In the choreographed flow nobody is told of what was decided before: the order waits for
-        // whoever released it.
-        if sku.ends_with("orchestrated") {
-            assert_eq!(world.ended(&order).await["state"], "COMPENSATED");
-        } else {
-            world.until(&order, &["PAYMENT_COMPLETED"]).await;
-        }
+        let seen = world.ended(&order).await;
+        assert_eq!(seen["state"], "COMPENSATED", "{seen}");
+        assert_eq!(seen["failure"]["code"], "RESERVATION_EXPIRED", "{seen}");
         assert_eq!(world.stock(&sku).await, (1, 0));
     }
+    let charged = "SELECT sum(amount - refunded)::bigint FROM shop.simulated_charges";
+    assert_eq!(world.count(charged).await, 0);
+    world.matches().await;
 }

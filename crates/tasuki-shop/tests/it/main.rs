@@ -8,9 +8,13 @@
 
 mod books;
 mod cancel;
+mod errands;
 mod flows;
+mod grants;
 mod http;
 mod inventory;
+mod operate;
 mod payments;
 mod support;
+mod trace;
 mod transfer;

@@ -5,7 +5,9 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Postgres, Transaction};
+use tasuki::dlq::{Filter, Letters};
 use tasuki::idempotency::LockNumber;
+use tasuki::saga::{By, Sagas};
 use tasuki_service::auth::credentials::{Credentials, NewCredential, ScopeName};
 use tasuki_service::auth::tokens::{KeyRing, jwks_routes};
 use tasuki_service::config::Config;
@@ -16,6 +18,7 @@ use tasuki_testkit::{Reply, TestDb, TestEnv, TestHost, eventually_within};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use uuid::Uuid;
 
 /// Some payments take their time to fail, on purpose.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -151,11 +154,24 @@ impl World {
 
     /// Places an order, and answers its id.
     pub(crate) async fn order(&self, body: &Value) -> String {
-        let key = format!("{}", uuid::Uuid::now_v7());
+        let key = format!("{}", Uuid::now_v7());
         let taken = self.post("/v1/orders", &key, body).await;
         assert_eq!(taken.status, 202, "{}", taken.text);
         assert_eq!(taken.json()["order_id"], taken.json()["saga_id"]);
         taken.json()["order_id"].as_str().unwrap().to_owned()
+    }
+
+    /// Places an order in the trace with this id.
+    pub(crate) async fn order_in(&self, trace: &str, body: &Value) -> String {
+        let request = self
+            .client
+            .post(format!("http://{}/v1/orders", self.host.api))
+            .bearer_auth(&self.key)
+            .header("Idempotency-Key", trace)
+            .header("traceparent", format!("00-{trace}-00f067aa0ba902b7-01"))
+            .json(body);
+        let taken: Value = request.send().await.unwrap().json().await.unwrap();
+        taken["order_id"].as_str().unwrap().to_owned()
     }
 
     pub(crate) async fn cancel(&self, order: &str) -> Reply {
@@ -220,6 +236,34 @@ impl World {
         check.json()["allowed"] == true
     }
 
+    /// How many pieces of `sku` a user has left.
+    pub(crate) async fn left(&self, user: &str, sku: &str) -> i64 {
+        let path = format!("/v1/users/{user}/entitlements/{sku}");
+        let check = self.entitlement.get_as(&self.entitlement_key, &path).await;
+        let quantity = &check.json()["entitlement"]["quantity"];
+        quantity.as_i64().unwrap_or_default()
+    }
+
+    /// Takes `sku` from `user` by another way than an order.
+    pub(crate) async fn take(&self, user: &str, sku: &str) {
+        let body = json!({
+            "user_id": user,
+            "stock_keeping_unit": sku,
+            "reason": "fraud",
+            "purchase_id": "case-1",
+        });
+        let request = self
+            .client
+            .post(format!(
+                "http://{}/v1/entitlements/revokes",
+                self.entitlement.api
+            ))
+            .bearer_auth(&self.entitlement_key)
+            .header("Idempotency-Key", format!("case-{user}-{sku}"))
+            .json(&body);
+        assert_eq!(request.send().await.unwrap().status(), 200);
+    }
+
     /// Grants `sku` to `user` by another way than an order.
     pub(crate) async fn give(&self, user: &str, sku: &str, quantity: Option<i64>) {
         let mut body = json!({
@@ -253,6 +297,66 @@ impl World {
             .await
             .unwrap();
         tx
+    }
+
+    /// Keeps a copy of every job from now on, for [`run_again`](Self::run_again).
+    pub(crate) async fn keep_jobs(&self) {
+        self.execute(
+            "CREATE TABLE shop.kept (LIKE shop.jobs);
+             CREATE FUNCTION shop.keep() RETURNS trigger LANGUAGE plpgsql AS
+             'BEGIN INSERT INTO shop.kept SELECT NEW.*; RETURN NEW; END';
+             CREATE TRIGGER keep AFTER INSERT ON shop.jobs
+             FOR EACH ROW EXECUTE FUNCTION shop.keep()",
+        )
+        .await;
+    }
+
+    /// Runs a job of an order once more, with one attempt, as after a process that died before it
+    /// could say that the job has ended. Returns when that is over.
+    pub(crate) async fn run_again(&self, kind: &str, order: &str) {
+        let of = format!("kind = '{kind}' AND payload ->> 'order' = '{order}'");
+        let again = "gen_random_uuid(), queue, priority, kind";
+        self.execute(format!(
+            "INSERT INTO shop.jobs (job_id, queue, priority, kind, payload)
+             SELECT {again}, jsonb_set(payload, '{{pace, tries}}', '1')
+             FROM shop.kept WHERE {of} LIMIT 1"
+        ))
+        .await;
+        let left = format!("SELECT count(*) FROM shop.jobs WHERE {of} AND status <> 'FAILED'");
+        eventually_within(LIMIT, "it has run", async || {
+            (self.count(&left).await == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until nothing is left to be done by jobs.
+    pub(crate) async fn idle(&self) {
+        let left = "SELECT count(*) FROM shop.jobs WHERE status <> 'FAILED'";
+        eventually_within(LIMIT, "all jobs have run", async || {
+            (self.count(left).await == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// Says of orders that need attention that their fault is gone.
+    pub(crate) async fn resume(&self, orders: &[String]) {
+        let schema = &self.tables.schema;
+        let (by, why) = ("ada", "the fault is gone");
+        let sagas = Sagas::new(schema);
+        let mut tx = self.env.db.pool.begin().await.unwrap();
+        for order in orders {
+            let saga: Uuid = order.parse().unwrap();
+            let known = sagas.get(&mut tx, saga.into()).await.unwrap();
+            if known.is_some() {
+                let by = By::new(by, why);
+                sagas.resume(&mut tx, saga.into(), &by).await.unwrap();
+            }
+        }
+        let _redriven = Letters::new(schema, &[])
+            .redrive(&mut tx, &Filter::default(), by, Some(why))
+            .await
+            .unwrap();
+        tx.commit().await.unwrap();
     }
 
     /// What does not match, as the operator's check shows it.
@@ -320,6 +424,7 @@ async fn prepared(keys: &TempDir, change: impl FnOnce(Config) -> Config) -> (Tes
         ("shop.idempotency.wait", "10s".to_owned()),
         // Patient enough for a busy machine, and not for long.
         ("shop.payment.timeout", "3s".to_owned()),
+        ("shop.payment.keep-trying", "0s".to_owned()),
         ("shop.payment.backoff-base", "10ms".to_owned()),
         ("shop.payment.backoff-max", "100ms".to_owned()),
     ] {

@@ -81,6 +81,7 @@ impl Market {
             ("TASUKI_SHOP__NATS__ACK_WAIT", "2s"),
             ("TASUKI_SHOP__PAYMENT__TIMEOUT", "1s"),
             ("TASUKI_SHOP__PAYMENT__MAX_ATTEMPTS", "2"),
+            ("TASUKI_SHOP__PAYMENT__KEEP_TRYING", "0s"),
             ("TASUKI_SHOP__PAYMENT__UNDO_ATTEMPTS", "1000"),
             ("TASUKI_SHOP__PAYMENT__BACKOFF_BASE", "20ms"),
             ("TASUKI_SHOP__PAYMENT__BACKOFF_MAX", "500ms"),
@@ -88,13 +89,9 @@ impl Market {
         let mut platform = Platform::with(name, &settings).await;
         let entitlement = platform.node("entitlement").await;
         let url = format!("http://{}", entitlement.api.unwrap());
-        platform
-            .stack
-            .postgres
-            .ensure_database("overflow")
-            .await
-            .unwrap();
-        let overflow = platform.stack.postgres.url("overflow");
+        let postgres = &platform.stack.postgres;
+        postgres.ensure_database("overflow").await.unwrap();
+        let overflow = postgres.url("overflow");
         for (name, value) in [
             ("TASUKI_SHOP__ENTITLEMENT__URL", url),
             ("TASUKI_SHOP__WAREHOUSE__URL", overflow.clone()),
@@ -417,6 +414,8 @@ async fn a_shop_that_dies_at_any_point_of_an_order_is_made_good_by_another() {
         "shop.revoked_one",
         "shop.provider_refunded",
         "shop.refund_answered",
+        "shop.payment_given_up",
+        "shop.handed_over",
     ];
     die_at("shop-crash", &points).await;
 }
