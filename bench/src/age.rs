@@ -7,10 +7,10 @@ use tasuki::Schema;
 
 use crate::{
     contest::{Contestant, Drained, Idled, Measure, Verb, Waited},
-    figures::{self, Metric, OURS, Side},
+    figures::{Metric, OURS, Side},
     ours,
     queue::Scenario,
-    store,
+    store, targets,
 };
 
 /// How long the idle worker is watched.
@@ -44,7 +44,7 @@ async fn idle(scenario: &mut Scenario<'_>, who: &Contestant) -> anyhow::Result<(
         (Metric::IdleCpuPercent, cpu),
     ] {
         scenario.runs.add(metric, Side::Ours, OURS, ours);
-        let limit = figures::LIMIT;
+        let limit = targets::LIMIT;
         scenario.runs.add(metric, Side::Baseline, limit, 1.0);
     }
     Ok(())
@@ -67,7 +67,7 @@ async fn history(scenario: &mut Scenario<'_>, who: &Contestant) -> anyhow::Resul
         eprintln!("round {round}: History");
         store::run_file(&empty, forget.clone()).await?;
         let mut sides = [
-            (Side::Baseline, figures::NO_HISTORY, &empty),
+            (Side::Baseline, targets::NO_HISTORY, &empty),
             (Side::Ours, OURS, &full),
         ];
         // Who comes first is warm for the other: they take turns at that, too.
@@ -114,7 +114,7 @@ async fn snapshot(scenario: &mut Scenario<'_>, who: &Contestant) -> anyhow::Resu
     scenario.tables().await?;
     let url = scenario.url.clone();
     for _ in 0..scenario.options.runs {
-        held(scenario, who, Side::Baseline, figures::NO_SNAPSHOT).await?;
+        held(scenario, who, Side::Baseline, targets::NO_SNAPSHOT).await?;
     }
     let forgotten = store::hold_snapshot(&url).await?;
     let (rate, seconds) = (HELD_RATE, scenario.options.hold);

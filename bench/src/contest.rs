@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 /// What a contestant can be asked for.
 #[derive(Clone, Copy, Debug, Subcommand)]
@@ -68,6 +68,36 @@ pub(crate) enum Verb {
         /// Batches in flight.
         in_flight: u32,
     },
+    /// So many callers, each of which starts a saga of three steps that do nothing, waits until it
+    /// has ended, and starts the next: [`Through`].
+    Saga {
+        /// Callers, each with one saga at a time.
+        callers: u32,
+        /// For how long.
+        seconds: u32,
+        /// Of which kind the steps are. Only of the library.
+        #[arg(default_value = "local")]
+        steps: Steps,
+    },
+    /// Begins sagas of ten steps, each of which writes a row, and goes on with whatever sagas are
+    /// there until it is killed. Only of the library.
+    SagaWorker {
+        /// What the rows say of who wrote them.
+        number: u32,
+        /// How many.
+        sagas: u32,
+    },
+}
+
+/// What the steps of a saga do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Steps {
+    /// Nothing, in the transaction of their record.
+    Local,
+    /// Nothing, elsewhere: that they are about to be called is recorded before.
+    Outside,
+    /// They write a row, in the transaction of their record.
+    Writing,
 }
 
 /// What is measured, and by which verb.
@@ -145,6 +175,14 @@ pub(crate) struct Waited {
     pub(crate) per_second: f64,
 }
 
+/// How sagas went.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Through {
+    pub(crate) per_second: f64,
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+}
+
 /// A program that takes part.
 #[derive(Clone, Debug)]
 pub(crate) struct Contestant {
@@ -152,6 +190,7 @@ pub(crate) struct Contestant {
     pub(crate) program: PathBuf,
     /// What stands before the verb.
     pub(crate) arguments: Vec<String>,
+    /// Of the scenario `queue`.
     pub(crate) measures: &'static [Measure],
 }
 
@@ -184,6 +223,21 @@ impl Contestant {
                 home.join("procrastinate/venv/bin/python"),
                 Some("main.py"),
             ),
+        ]
+    }
+
+    /// The peers of the scenario `saga`.
+    pub(crate) fn saga_peers(home: &Path) -> Vec<Self> {
+        let peer = |name, program: &str| Self {
+            name,
+            program: home.join(name).join(program),
+            arguments: vec![],
+            measures: &[],
+        };
+        vec![
+            peer(crate::targets::DBOS, "bench-dbos"),
+            peer("restate", "bench-restate"),
+            peer("dtmrs", "bench-dtmrs"),
         ]
     }
 
@@ -220,14 +274,29 @@ impl Contestant {
             .with_context(|| format!("{} {verb}: `{last}` is no answer", self.name))
     }
 
-    async fn call(&self, url: &str, verb: Verb) -> anyhow::Result<String> {
-        let done = Command::new(&self.program)
+    /// Starts what goes on until it is killed. It dies with this process, however that ends.
+    pub(crate) fn start(&self, url: &str, verb: Verb) -> anyhow::Result<Child> {
+        let command = Command::from(tasuki_stack::mortal(&self.program));
+        self.prepared(command, url, verb)
+            .stdout(Stdio::null())
+            .spawn()
+            .with_context(|| format!("{} could not be started", self.program.display()))
+    }
+
+    fn prepared(&self, mut command: Command, url: &str, verb: Verb) -> Command {
+        command
             .args(&self.arguments)
             .args(verb.words())
             .env("DATABASE_URL", url)
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())
-            .kill_on_drop(true)
+            .kill_on_drop(true);
+        command
+    }
+
+    async fn call(&self, url: &str, verb: Verb) -> anyhow::Result<String> {
+        let done = self
+            .prepared(Command::new(&self.program), url, verb)
             .output()
             .await
             .with_context(|| format!("{} could not be started", self.program.display()))?;
@@ -255,9 +324,29 @@ impl Verb {
                 batch,
                 in_flight,
             } => ("outbox", vec![rows, batch, in_flight]),
+            Self::Saga {
+                callers, seconds, ..
+            } => ("saga", vec![callers, seconds]),
+            Self::SagaWorker { number, sagas } => ("saga-worker", vec![number, sagas]),
         };
         let numbers = numbers.iter().map(u32::to_string);
-        std::iter::once(name.to_owned()).chain(numbers).collect()
+        let steps = match self {
+            // Peers have steps of one kind.
+            Self::Saga { steps, .. } if steps != Steps::Local => Some(steps.as_str().to_owned()),
+            _ => None,
+        };
+        let words = std::iter::once(name.to_owned()).chain(numbers);
+        words.chain(steps).collect()
+    }
+}
+
+impl Steps {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Outside => "outside",
+            Self::Writing => "writing",
+        }
     }
 }
 

@@ -65,6 +65,20 @@ pub(crate) enum Metric {
     HistorySentP99Ms,
     /// What a process holds in memory.
     ResidentMib,
+    /// Sagas that were begun and have ended.
+    SagaPerSecond,
+    /// A saga while there is no other, from its start to its end: the middle.
+    SagaAloneP50Ms,
+    /// The same of the slowest hundredth.
+    SagaAloneP99Ms,
+    /// After `kill -9`: what the sagas of a process that is started again take longer than without.
+    SagaRestartSeconds,
+    /// After `kill -9`: until the first saga has moved in another process.
+    SagaTakeoverFirstSeconds,
+    /// After `kill -9`: until the last saga has moved in another process.
+    SagaTakeoverLastSeconds,
+    /// Local steps whose effect is there more than once.
+    SagaReruns,
 }
 
 impl Metric {
@@ -96,6 +110,13 @@ impl Metric {
             Self::HistorySentP50Ms => "grant → SENT beside a history, p50 ms",
             Self::HistorySentP99Ms => "grant → SENT beside a history, p99 ms",
             Self::ResidentMib => "resident memory, MiB",
+            Self::SagaPerSecond => "sagas/s",
+            Self::SagaAloneP50Ms => "a lone saga, p50 ms",
+            Self::SagaAloneP99Ms => "a lone saga, p99 ms",
+            Self::SagaRestartSeconds => "kill -9 and restart, beyond the remaining work, s",
+            Self::SagaTakeoverFirstSeconds => "kill -9, first saga taken over, s",
+            Self::SagaTakeoverLastSeconds => "kill -9, last saga taken over, s",
+            Self::SagaReruns => "kill -9, local steps that were run twice",
         }
     }
 
@@ -115,6 +136,12 @@ impl Metric {
                 | Self::HistorySentP50Ms
                 | Self::HistorySentP99Ms
                 | Self::ResidentMib
+                | Self::SagaAloneP50Ms
+                | Self::SagaAloneP99Ms
+                | Self::SagaRestartSeconds
+                | Self::SagaTakeoverFirstSeconds
+                | Self::SagaTakeoverLastSeconds
+                | Self::SagaReruns
         )
     }
 }
@@ -190,7 +217,8 @@ pub(crate) fn percentile<T: Copy>(sorted: &[T], share: usize) -> Option<T> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Against {
     BestPeer,
-    Baseline(&'static str),
+    /// A baseline, or one of the peers.
+    Named(&'static str),
 }
 
 /// A bound on the ratio of ours to the other.
@@ -219,135 +247,6 @@ pub(crate) struct Verdict {
     pub(crate) met: Option<bool>,
 }
 
-/// The names of the baselines.
-pub(crate) const INSERT: &str = "pgbench INSERT";
-pub(crate) const INSERT_IN_TRANSACTION: &str = "pgbench BEGIN; INSERT; COMMIT";
-pub(crate) const CLAIM_ONE: &str = "plain SQL, 1 connection";
-pub(crate) const CLAIM_FOUR: &str = "plain SQL, 4 connections";
-pub(crate) const PUBLISH_SINGLE: &str = "bare publisher, message by message";
-pub(crate) const PUBLISH_BATCHES: &str = "bare publisher, atomic batches";
-pub(crate) const NO_HISTORY: &str = "tasuki without a history";
-pub(crate) const NO_SNAPSHOT: &str = "tasuki without a snapshot";
-pub(crate) const LIMIT: &str = "the limit";
-pub(crate) const SAME_TRANSACTION: &str = "pgbench, the same transaction";
-pub(crate) const SAME_SELECT: &str = "pgbench, the same SELECT";
-pub(crate) const GRANTS_ALONE: &str = "tasuki, grants without workers";
-
-/// The targets of the scenario `queue`.
-pub(crate) const QUEUE: [Target; 13] = [
-    (
-        Metric::EnqueuePerSecond,
-        Against::BestPeer,
-        Bound::AtLeast(3.0),
-    ),
-    (
-        Metric::EnqueuePerSecond,
-        Against::Baseline(INSERT_IN_TRANSACTION),
-        Bound::AtLeast(0.8),
-    ),
-    (
-        Metric::DrainPerSecond,
-        Against::BestPeer,
-        Bound::AtLeast(1.3),
-    ),
-    (
-        Metric::DrainPerSecond,
-        Against::Baseline(CLAIM_FOUR),
-        Bound::AtLeast(0.75),
-    ),
-    (Metric::LatencyP50Ms, Against::BestPeer, Bound::Below(1.0)),
-    (Metric::LatencyP99Ms, Against::BestPeer, Bound::Below(1.0)),
-    (
-        Metric::PublishPerSecond,
-        Against::Baseline(PUBLISH_BATCHES),
-        Bound::AtLeast(0.5),
-    ),
-    (
-        Metric::HistoryDrainPerSecond,
-        Against::Baseline(NO_HISTORY),
-        Bound::AtLeast(0.9),
-    ),
-    (
-        Metric::HistoryLatencyP50Ms,
-        Against::Baseline(NO_HISTORY),
-        Bound::AtMost(1.1),
-    ),
-    (
-        Metric::HistoryLatencyP99Ms,
-        Against::Baseline(NO_HISTORY),
-        Bound::AtMost(1.1),
-    ),
-    (
-        Metric::SnapshotDrainPerSecond,
-        Against::Baseline(NO_SNAPSHOT),
-        Bound::AtLeast(0.7),
-    ),
-    (
-        Metric::IdleStatementsPerPoll,
-        Against::Baseline(LIMIT),
-        Bound::AtMost(1.0),
-    ),
-    (
-        Metric::IdleCpuPercent,
-        Against::Baseline(LIMIT),
-        Bound::AtMost(1.0),
-    ),
-];
-
-/// The targets of the scenario `grant`.
-pub(crate) const GRANT: [Target; 10] = [
-    (
-        Metric::GrantPerSecond,
-        Against::Baseline(SAME_TRANSACTION),
-        Bound::AtLeast(1.0),
-    ),
-    (
-        Metric::GrantAloneP50Ms,
-        Against::Baseline(SAME_TRANSACTION),
-        Bound::AtMost(1.3),
-    ),
-    (
-        Metric::ReadPerSecond,
-        Against::Baseline(SAME_SELECT),
-        Bound::AtLeastOr(0.5, 10_000.0),
-    ),
-    (
-        Metric::SentPerSecond,
-        Against::Baseline(GRANTS_ALONE),
-        Bound::AtLeast(0.5),
-    ),
-    (
-        Metric::SentP99Ms,
-        Against::Baseline(LIMIT),
-        Bound::Below(1.0),
-    ),
-    (
-        Metric::HistoryGrantPerSecond,
-        Against::Baseline(NO_HISTORY),
-        Bound::AtLeast(0.85),
-    ),
-    (
-        Metric::HistoryGrantAloneP50Ms,
-        Against::Baseline(NO_HISTORY),
-        Bound::AtMost(1.15),
-    ),
-    (
-        Metric::HistoryReadPerSecond,
-        Against::Baseline(NO_HISTORY),
-        Bound::AtLeast(0.85),
-    ),
-    (
-        Metric::HistorySentPerSecond,
-        Against::Baseline(NO_HISTORY),
-        Bound::AtLeast(0.85),
-    ),
-    (
-        Metric::HistorySentP99Ms,
-        Against::Baseline(NO_HISTORY),
-        Bound::AtMost(1.15),
-    ),
-];
-
 /// Holds the figures against the targets.
 pub(crate) fn verdicts(figures: &[Figure], targets: &[Target]) -> Vec<Verdict> {
     targets
@@ -358,7 +257,7 @@ pub(crate) fn verdicts(figures: &[Figure], targets: &[Target]) -> Vec<Verdict> {
                 .find(|f| f.metric == metric && f.side == Side::Ours);
             let other = match against {
                 Against::BestPeer => best_peer(figures, metric),
-                Against::Baseline(name) => {
+                Against::Named(name) => {
                     figures.iter().find(|f| f.metric == metric && f.who == name)
                 }
             };
@@ -379,7 +278,7 @@ pub(crate) fn verdicts(figures: &[Figure], targets: &[Target]) -> Vec<Verdict> {
                 Against::BestPeer => {
                     other.map_or("best peer".to_owned(), |f| format!("best peer ({})", f.who))
                 }
-                Against::Baseline(name) => name.to_owned(),
+                Against::Named(name) => name.to_owned(),
             };
             Verdict {
                 metric,
@@ -409,6 +308,7 @@ fn best_peer(figures: &[Figure], metric: Metric) -> Option<&Figure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::targets::{CLAIM_FOUR, GRANT, QUEUE, SAME_SELECT};
 
     fn runs(numbers: &[(Metric, Side, &str, f64)]) -> Vec<Figure> {
         let mut runs = Runs::default();

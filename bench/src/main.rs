@@ -14,7 +14,9 @@ mod ours;
 mod pgbench;
 mod queue;
 mod report;
+mod saga;
 mod store;
+mod targets;
 
 use std::process::ExitCode;
 
@@ -28,6 +30,8 @@ enum Command {
     Queue(Box<queue::Options>),
     /// Grants through HTTP until the notification is sent, and reads.
     Grant(Box<grant::Options>),
+    /// Sagas per second, one alone, and what `kill -9` costs.
+    Saga(Box<saga::Options>),
     /// Requests to a service; the scenarios call this.
     Load(Box<load::Options>),
     /// The library as a contestant; the scenarios call this.
@@ -77,6 +81,7 @@ async fn run(command: Command) -> anyhow::Result<bool> {
     match command {
         Command::Queue(options) => queue::run(&options).await,
         Command::Grant(options) => Box::pin(grant::run(&options)).await,
+        Command::Saga(options) => Box::pin(saga::run(&options)).await,
         Command::Load(options) => {
             let told = load::run(&options).await?;
             println!("{}", serde_json::to_string(&told)?);

@@ -14,6 +14,7 @@
 //!   its own and reaches the worker through the database.
 //! - `outbox ROWS BATCH IN_FLIGHT`: events of 220 bytes, written first; then the relay alone, from
 //!   its start until the last row is settled. The broker is in `TASUKI_TEST_NATS_URL`.
+//! - `saga CALLERS SECONDS [STEPS]`, `saga-worker NUMBER SAGAS`: see `saga::ours`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,6 +35,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use uuid::Uuid;
 
 use crate::contest::{Drained, Enqueued, Idled, Measure, Verb, Waited};
+use crate::saga::ours as sagas;
 use crate::{broker, store};
 
 /// Where the library's tables are.
@@ -47,14 +49,14 @@ const BULK: u32 = 1000;
 
 /// A job that does nothing; its number says when it was enqueued.
 #[derive(Serialize, Deserialize)]
-struct Noop {
+pub(crate) struct Noop {
     n: u64,
     email: String,
     template: String,
 }
 
 impl Noop {
-    fn new(n: u64) -> Self {
+    pub(crate) fn new(n: u64) -> Self {
         Self {
             n,
             email: "someone@example.com".to_owned(),
@@ -104,6 +106,15 @@ pub(crate) async fn run(
             let nats = nats.context("TASUKI_TEST_NATS_URL is not set")?;
             serde_json::to_string(&publish(url, nats, rows, batch, in_flight).await?)?
         }
+        Verb::Saga {
+            callers,
+            seconds,
+            steps,
+        } => sagas::call(url, steps, callers, seconds).await?.to_string(),
+        Verb::SagaWorker { number, sagas } => {
+            sagas::work(url, number, sagas).await?;
+            return Ok(None);
+        }
     };
     Ok(Some(line))
 }
@@ -123,7 +134,7 @@ pub(crate) async fn setup(url: &str) -> anyhow::Result<()> {
 
 /// A pool as a service would have it for its hot paths: a connection is used without being asked
 /// first whether it lives.
-async fn pool(url: &str, connections: u32) -> anyhow::Result<PgPool> {
+pub(crate) async fn pool(url: &str, connections: u32) -> anyhow::Result<PgPool> {
     let options: PgConnectOptions = url.parse()?;
     let pool = PgPoolOptions::new()
         .max_connections(connections)

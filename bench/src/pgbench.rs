@@ -1,7 +1,7 @@
 //! What the same statements cost without a library: `pgbench` on the library's own tables.
 //!
-//! The scripts are in `bench/queue/`, written for any schema, and in `bench/grant/`, for that of
-//! entitlement. Every one runs prepared.
+//! The scripts are in `bench/queue/` and `bench/saga/`, written for any schema, and in `bench/grant/`,
+//! for that of entitlement. Every one runs prepared.
 
 use std::{fs, path::Path, process::Stdio};
 
@@ -18,6 +18,8 @@ const FILL: &str = include_str!("../queue/fill.sql");
 const CLAIM_AND_FINALIZE: &str = include_str!("../queue/claim_and_finalize.sql");
 const GRANT: &str = include_str!("../grant/grant.sql");
 const READ: &str = include_str!("../grant/read.sql");
+const SAGA: &str = include_str!("../saga/saga.sql");
+const SAGAS_TOGETHER: &str = include_str!("../saga/together.sql");
 
 /// Rows that one round of the claim script takes.
 const CLAIMED: u32 = 100;
@@ -110,6 +112,19 @@ impl Pgbench<'_> {
     pub(crate) async fn read(self, clients: u32, seconds: u32, users: u32) -> anyhow::Result<f64> {
         let until = Until::Seconds(seconds);
         self.run(READ, clients, until, &[among(users)]).await
+    }
+
+    /// Sagas per second whose every transition is a transaction of its own.
+    pub(crate) async fn sagas(self, clients: u32, seconds: u32) -> anyhow::Result<f64> {
+        self.run(SAGA, clients, Until::Seconds(seconds), &[]).await
+    }
+
+    /// Sagas per second of which so many share every transaction, on one connection.
+    pub(crate) async fn sagas_together(self, sagas: u32, seconds: u32) -> anyhow::Result<f64> {
+        let together = format!("--define=sagas={sagas}");
+        let until = Until::Seconds(seconds);
+        let rate = self.run(SAGAS_TOGETHER, 1, until, &[together]).await?;
+        Ok(rate * f64::from(sagas))
     }
 
     /// Transactions per second, without the time to connect. `more` are further options.

@@ -19,7 +19,7 @@ use crate::{
     ours,
     pgbench::Pgbench,
     report::Report,
-    store,
+    store, targets,
 };
 
 /// How the scenario runs. The defaults are those of the published figures.
@@ -152,8 +152,8 @@ impl Scenario<'_> {
             match measure {
                 Measure::Enqueue => self.plain_inserts().await?,
                 Measure::Drain => {
-                    self.plain_claims(1, figures::CLAIM_ONE).await?;
-                    self.plain_claims(4, figures::CLAIM_FOUR).await?;
+                    self.plain_claims(1, targets::CLAIM_ONE).await?;
+                    self.plain_claims(4, targets::CLAIM_FOUR).await?;
                 }
                 Measure::Publish => self.bare_publisher().await?,
                 // Nothing waits less than what is not there.
@@ -255,8 +255,8 @@ impl Scenario<'_> {
             let metric = Metric::EnqueuePerSecond;
             self.runs.add(metric, Side::Baseline, who, number);
         };
-        add(figures::INSERT, alone);
-        add(figures::INSERT_IN_TRANSACTION, in_transaction);
+        add(targets::INSERT, alone);
+        add(targets::INSERT_IN_TRANSACTION, in_transaction);
         Ok(())
     }
 
@@ -284,11 +284,11 @@ impl Scenario<'_> {
         } = self.options;
         let alone = batch.saturating_mul(*in_flight);
         for (sending, in_flight, name) in [
-            (Sending::Single, alone, figures::PUBLISH_SINGLE),
+            (Sending::Single, alone, targets::PUBLISH_SINGLE),
             (
                 Sending::Batches(*batch),
                 *in_flight,
-                figures::PUBLISH_BATCHES,
+                targets::PUBLISH_BATCHES,
             ),
         ] {
             let rate = broker::publish(nats_url, *messages, sending, in_flight).await?;
@@ -327,7 +327,7 @@ impl Scenario<'_> {
             server: store::settings(&self.server).await?,
             versions,
             missing: missing.iter().map(|contestant| contestant.name).collect(),
-            verdicts: figures::verdicts(&figures, &figures::QUEUE),
+            verdicts: figures::verdicts(&figures, &targets::QUEUE),
             figures,
         };
         println!("{}", report.markdown());

@@ -17,9 +17,10 @@ use super::{
     store::{self, Sent},
 };
 use crate::{
-    figures::{LIMIT, Metric, OURS, Side},
+    figures::{Metric, OURS, Side},
     load::{Load, Told},
     store as databases,
+    targets::LIMIT,
 };
 
 /// How long the first grants go on, whose figures nobody keeps: partitions are made and streams

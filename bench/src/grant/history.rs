@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     broker,
-    figures::{self, Metric, OURS, Side},
-    store as databases,
+    figures::{Metric, OURS, Side},
+    store as databases, targets,
 };
 
 /// What `fill.sql` gives to each user.
@@ -35,7 +35,7 @@ pub(super) async fn run(scenario: &mut Scenario<'_>, rows: u32) -> anyhow::Resul
         eprintln!("round {round}: History");
         let fresh = scenario.site(&scenario.database, some).await?;
         let mut sides = [
-            (Side::Baseline, figures::NO_HISTORY, &fresh, some),
+            (Side::Baseline, targets::NO_HISTORY, &fresh, some),
             (Side::Ours, OURS, &full, many),
         ];
         // Who comes first is warm for the other: they take turns at that, too.

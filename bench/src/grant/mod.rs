@@ -26,7 +26,7 @@ use crate::{
     load::{Load, What},
     pgbench::Pgbench,
     report::Report,
-    store as databases,
+    store as databases, targets,
 };
 
 /// How long the service is warmed up before a figure is taken: connections are opened then.
@@ -106,14 +106,14 @@ const ROUNDS: [(Measure, Metric, &str); 3] = [
     (
         Measure::Grants,
         Metric::GrantPerSecond,
-        figures::SAME_TRANSACTION,
+        targets::SAME_TRANSACTION,
     ),
     (
         Measure::Alone,
         Metric::GrantAloneP50Ms,
-        figures::SAME_TRANSACTION,
+        targets::SAME_TRANSACTION,
     ),
-    (Measure::Reads, Metric::ReadPerSecond, figures::SAME_SELECT),
+    (Measure::Reads, Metric::ReadPerSecond, targets::SAME_SELECT),
 ];
 
 /// A scenario under way.
@@ -219,7 +219,7 @@ impl Scenario<'_> {
             let number = self.through_http(service, measure, users).await?;
             self.runs.add(metric, side, OURS, number);
             if measure == Measure::Grants {
-                let (metric, who) = (Metric::SentPerSecond, figures::GRANTS_ALONE);
+                let (metric, who) = (Metric::SentPerSecond, targets::GRANTS_ALONE);
                 self.runs.add(metric, Side::Baseline, who, number);
             }
         }
@@ -308,7 +308,7 @@ impl Scenario<'_> {
             server: databases::settings(&self.server).await?,
             versions: [(OURS, version)].into(),
             missing: vec![],
-            verdicts: figures::verdicts(&figures, &figures::GRANT),
+            verdicts: figures::verdicts(&figures, &targets::GRANT),
             figures,
         };
         println!("{}", report.markdown());
