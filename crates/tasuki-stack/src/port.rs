@@ -5,10 +5,13 @@
 //! and lent to some connection when the server wants it back.
 
 use std::{
-    fs, io,
+    env,
+    fs::{self, File, TryLockError},
+    io,
     net::{Ipv4Addr, SocketAddr, TcpListener},
     ops::RangeInclusive,
     path::Path,
+    sync::{Mutex, PoisonError},
 };
 
 use serde::{Deserialize, Serialize};
@@ -46,7 +49,11 @@ pub(crate) struct Stored {
     pgbouncer: Option<u16>,
 }
 
-/// A random loopback port that nobody listens on, below the ephemeral range.
+/// The ports that this process was given.
+static TAKEN: Mutex<Vec<File>> = Mutex::new(Vec::new());
+
+/// A random loopback port that nobody listens on, below the ephemeral range. While this process lives
+/// nobody else is given it here: whoever is to listen may take a while until it does.
 pub fn free_port() -> Result<u16, Error> {
     let range = range();
     let width = u64::from(range.end() - range.start()) + 1;
@@ -56,7 +63,7 @@ pub fn free_port() -> Result<u16, Error> {
             continue;
         };
         let port = range.start() + offset;
-        if is_free(port) {
+        if is_free(port) && take(port) {
             return Ok(port);
         }
     }
@@ -64,6 +71,30 @@ pub fn free_port() -> Result<u16, Error> {
         low: *range.start(),
         high: *range.end(),
     })
+}
+
+/// Keeps the port from everybody else who asks, until this process ends. `false`: somebody has it.
+fn take(port: u16) -> bool {
+    let folder = env::temp_dir().join("tasuki-ports");
+    let mark = fs::create_dir_all(&folder).and_then(|()| {
+        let path = folder.join(port.to_string());
+        File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path)
+    });
+    // Without a place for marks chance decides, as it does among other programs.
+    let Ok(mark) = mark else { return true };
+    match mark.try_lock() {
+        Ok(()) => {
+            let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+            taken.push(mark);
+            true
+        }
+        Err(TryLockError::WouldBlock) => false,
+        Err(TryLockError::Error(_)) => true,
+    }
 }
 
 /// Whether a server could listen on the port right now.
@@ -175,6 +206,13 @@ mod tests {
         assert!(!is_free(port));
         drop(taken);
         assert!(is_free(port));
+    }
+
+    #[test]
+    fn a_port_is_given_to_one_who_asks() {
+        let port = free_port().unwrap();
+        assert!(is_free(port), "nobody listens yet");
+        assert!(!take(port));
     }
 
     #[test]
