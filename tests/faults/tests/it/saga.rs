@@ -140,13 +140,14 @@ async fn those_that_were_begun_come_to_rest(site: &Site) {
 async fn killed_as_it_begins_at(point: &str) {
     let site = open().await;
     let sagas = SAGAS.to_string();
-    let forever = ["--sagas", "--lease", "3600000"];
+    // Whoever dies before its presence is known is found by its lease.
+    let leased = ["--sagas", "--lease", "5000"];
     for nth in ["1", "2", "9"] {
         let begin = ["--by-engine", "--begin", &sagas];
-        let dies = [&forever[..], &begin, &["--crash-at", point, "--nth", nth]].concat();
+        let dies = [&leased[..], &begin, &["--crash-at", point, "--nth", nth]].concat();
         let mut dies = site.node(&dies).await;
         dies.is_killed().await;
-        let lives = site.node(&forever).await;
+        let lives = site.node(&leased).await;
         those_that_were_begun_come_to_rest(&site).await;
         lives.stop().await;
     }
@@ -159,14 +160,9 @@ async fn sagas_whose_beginner_loses_its_answers_are_begun_once_or_not_at_all() {
     let site = open().await;
     let proxy = site.proxy().await;
     let sagas = stretched("400", "4000");
-    let node = [
-        "--sagas",
-        "--by-engine",
-        "--begin",
-        sagas,
-        "--lease",
-        "3600000",
-    ];
+    // One that was written, and whose process does not know of it, is found by its lease.
+    let lease = ["--sagas", "--lease", "5000"];
+    let node = [&lease[..], &["--by-engine", "--begin", sagas]].concat();
     let node = site.node_through(&proxy, &node).await;
     let told = "SELECT count(*) FROM app.told";
     let all = sagas.parse::<i64>().unwrap();

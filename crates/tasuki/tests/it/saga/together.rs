@@ -29,7 +29,14 @@ async fn what_there_is_no_room_for_waits_in_the_database_for_whoever_has_room() 
     world.tell("a:act", vec![Answer::Hold; 3]);
     let definition = three_remote(world);
     let registry = Registry::new().with(&definition);
-    let full = bench.process_of(&registry, bench.settings("one").slots(3));
+    let settings = bench.settings("one").slots(3).poll(HOUR);
+    let full = bench.process_of(&registry, settings);
+    // A claim that is under way was counted when there was room.
+    eventually("it has looked, and looks no more", async || {
+        let health = full.supervisor.health();
+        health.iter().all(|worker| worker.ticks > 0).then_some(())
+    })
+    .await;
     for n in 0..3 {
         full.engine.begin(&definition, &n).await.unwrap();
     }
