@@ -59,11 +59,13 @@ pub enum Arrival {
     Duplicate,
 }
 
-/// An event as it is recorded: its id and, where known, the trace it belongs to.
+/// An event as it is recorded: its id and, where known, the trace it belongs to and how much is
+/// made of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
     id: Uuid,
     traceparent: Option<&'a str>,
+    effects: Option<i32>,
 }
 
 /// Why an event could not be recorded.
@@ -200,6 +202,7 @@ impl<'a> Event<'a> {
         Self {
             id,
             traceparent: None,
+            effects: None,
         }
     }
 
@@ -210,6 +213,14 @@ impl<'a> Event<'a> {
     pub fn traceparent(mut self, traceparent: &'a str) -> Self {
         let plain = traceparent.bytes().all(|byte| byte.is_ascii_graphic());
         self.traceparent = Some(traceparent).filter(|text| plain && text.len() <= MAX_TRACEPARENT);
+        self
+    }
+
+    /// Says how many things this transaction makes of it, rows say. Kept beside the event, so
+    /// that somebody can find out later whether they are all there.
+    #[must_use]
+    pub fn effects(mut self, effects: usize) -> Self {
+        self.effects = Some(i32::try_from(effects).unwrap_or(i32::MAX));
         self
     }
 }

@@ -20,16 +20,17 @@ impl Statements {
     pub(super) fn new(schema: &Schema) -> Self {
         Self {
             record: schema.render(
-                "INSERT INTO {schema}.processed_events (event_id, consumer, traceparent)
-                 VALUES ($1, $2, $3)
+                "INSERT INTO {schema}.processed_events (event_id, consumer, traceparent, effects)
+                 VALUES ($1, $2, $3, $4)
                  ON CONFLICT (event_id, consumer) DO NOTHING",
             ),
             // Rows are inserted in the order of ids, which is the order in which overlapping
             // batches wait for each other: none can wait in a circle.
             record_all: schema.render(
-                "INSERT INTO {schema}.processed_events (event_id, consumer, traceparent)
-                 SELECT arrived.event_id, $1, arrived.traceparent
-                 FROM UNNEST($2::uuid[], $3::text[]) AS arrived (event_id, traceparent)
+                "INSERT INTO {schema}.processed_events (event_id, consumer, traceparent, effects)
+                 SELECT arrived.event_id, $1, arrived.traceparent, arrived.effects
+                 FROM UNNEST($2::uuid[], $3::text[], $4::integer[])
+                     AS arrived (event_id, traceparent, effects)
                  ORDER BY arrived.event_id
                  ON CONFLICT (event_id, consumer) DO NOTHING
                  RETURNING event_id",
@@ -53,6 +54,7 @@ pub(super) async fn record(
         .bind(event.id)
         .bind(consumer)
         .bind(event.traceparent)
+        .bind(event.effects)
         .execute(tx)
         .await?;
     Ok(done.rows_affected() == 1)
@@ -70,10 +72,12 @@ pub(super) async fn record_all(
     }
     let ids: Vec<Uuid> = events.iter().map(|event| event.id).collect();
     let traceparents: Vec<Option<&str>> = events.iter().map(|event| event.traceparent).collect();
+    let effects: Vec<Option<i32>> = events.iter().map(|event| event.effects).collect();
     let new: Vec<Uuid> = sqlx::query_scalar(AssertSqlSafe(statements.record_all.as_str()))
         .bind(consumer)
         .bind(ids)
         .bind(traceparents)
+        .bind(effects)
         .fetch_all(tx)
         .await?;
     Ok(new.into_iter().collect())

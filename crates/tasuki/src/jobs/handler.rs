@@ -25,7 +25,7 @@ pub trait Handler<J: Job>: Send + Sync + 'static {
     fn run(&self, job: J, context: Context) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Called when the job is dead, in the transaction in which it dies: what this writes commits
-    /// with the dead letter. The job is dead all the same if this fails, panics or takes longer
+    /// with the dead letter. It continues the job's trace, as [`run`](Self::run) does. The job is dead all the same if this fails, panics or takes longer
     /// than five seconds; only its own writes are undone then.
     fn failed(
         &self,

@@ -44,6 +44,7 @@
 //! settlement, so handlers are idempotent or use the inbox), nor a strict order: a worker takes the
 //! highest priority first and then what is due longest, but runs side by side.
 
+mod burial;
 mod cron;
 mod enqueue;
 mod handler;

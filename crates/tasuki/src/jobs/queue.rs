@@ -1,29 +1,27 @@
 //! A queue and its worker: a configuration of the lease engine.
 
 use std::collections::HashMap;
-use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::{PgConnection, PgPool};
 use time::OffsetDateTime;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 use uuid::Uuid;
 
+use super::burial;
 use super::job::is_name;
 use super::registry::{AnyHandler, Attempt};
-use super::store::{Buried, JobRow, Store, limit_statements};
+use super::store::{JobRow, Store};
 use super::tally::{self, Tally};
 use super::{Error, JobId, Jobs, Priority, Registry};
 use crate::lease::{
     self, Claim, Claimed, Fence, Leases, Look, Outcome, Owner, Route, Runner, Settings, Unit,
     Watermark,
 };
-use crate::worker::panic_message;
 
 /// Shorter settings would only make a busy loop of renewals and polls.
 const LEAST_LEASE: Duration = Duration::from_millis(100);
@@ -39,8 +37,6 @@ const LOST_ALONE: i32 = 2;
 const LOST_LIMIT: i32 = 10;
 /// How long such jobs wait for each other.
 const SUSPECT_PAUSE: Duration = Duration::from_secs(1);
-/// How long a handler's `failed` may take: the settlements of the queue wait for it.
-const HOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// How one queue is worked on by one process. Every process that should help has its own worker.
 #[derive(Clone, Debug)]
@@ -343,7 +339,7 @@ impl lease::Work for Work {
             };
             kind.tally.dead();
             let error = errors.get(&job.id).copied().unwrap_or_default();
-            kind.bury(connection, &job, error).await?;
+            burial::bury(&*kind.handler, self.adopt, connection, &job, error).await?;
         }
         Ok(())
     }
@@ -452,48 +448,5 @@ impl Work {
             after: UNKNOWN_PAUSE,
             error: Some(format!("no handler for kind {kind}")),
         }
-    }
-}
-
-impl Kind {
-    /// Lets the handler do what belongs to a death. Whatever goes wrong, the job stays dead and
-    /// the others' effects stay.
-    async fn bury(
-        &self,
-        connection: &mut PgConnection,
-        job: &Buried,
-        error: &str,
-    ) -> sqlx::Result<()> {
-        let mut savepoint = connection.begin().await?;
-        // The timeout below can't cut what waits inside the database: its answer has to come
-        // before the savepoint can be rolled back.
-        limit_statements(&mut savepoint, HOOK_LIMIT).await?;
-        let hook = self.handler.failed(&mut savepoint, &job.payload, error);
-        let wrong: String = match timeout(HOOK_LIMIT, AssertUnwindSafe(hook).catch_unwind()).await {
-            Ok(Ok(Ok(()))) => match savepoint.commit().await {
-                Ok(()) => return Ok(()),
-                // Dropped with the savepoint's handle: what the hook did is undone.
-                Err(error) => lease::told(&error),
-            },
-            Ok(Ok(Err(error))) => {
-                savepoint.rollback().await?;
-                lease::told(&*error)
-            }
-            Ok(Err(panic)) => {
-                savepoint.rollback().await?;
-                format!("panicked: {}", panic_message(&*panic))
-            }
-            Err(_elapsed) => {
-                savepoint.rollback().await?;
-                format!("timed out after {HOOK_LIMIT:?}")
-            }
-        };
-        tracing::error!(
-            job.id = %job.id,
-            job.kind,
-            error = wrong,
-            "the failed hook of a dead job failed",
-        );
-        Ok(())
     }
 }

@@ -24,6 +24,23 @@ impl Line {
         })
     }
 
+    /// One on which nobody waits for a lock for longer than `limit`. A direct one has that from its pool
+    /// ([`OwnPool::hurried`](super::OwnPool::hurried)).
+    pub(crate) async fn hurried(
+        pool: &PgPool,
+        route: Route,
+        limit: Duration,
+    ) -> sqlx::Result<Self> {
+        match route {
+            Route::Direct => Self::open(pool, route).await,
+            Route::Pooler => {
+                let limit = format!("SET LOCAL lock_timeout = {}", limit.as_millis());
+                let begun = transaction::begin_with(pool, &limit).await?;
+                Ok(Self::Pooler(begun))
+            }
+        }
+    }
+
     pub(crate) fn connection(&mut self) -> &mut PgConnection {
         match self {
             Self::Direct(connection) => connection,

@@ -41,7 +41,7 @@ pub use work::{Route, Settings, Unit, Work};
 
 pub(crate) use line::{HungUp, Line, within};
 pub(crate) use own::OwnPool;
-pub(crate) use presence::{Bereaved, Estate, Presence};
+pub(crate) use presence::{Bereaved, Estate, Known, Presence};
 
 /// One claim of one row: what every later word about it must show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,14 +7,18 @@
 //! when it first needs one.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use sqlx::PgPool;
+
+use super::Route;
 
 /// A few connections beside a pool, with its options.
 #[derive(Debug)]
 pub(crate) struct OwnPool {
     beside: PgPool,
     connections: u32,
+    lock_timeout: Option<Duration>,
     own: OnceLock<PgPool>,
 }
 
@@ -23,17 +27,29 @@ impl OwnPool {
         Self {
             beside: pool,
             connections,
+            lock_timeout: None,
             own: OnceLock::new(),
         }
+    }
+
+    /// Whose statements wait for locks for `limit` at most. A pooler keeps no settings of a session: behind
+    /// one each transaction has to say it ([`Line::hurried`](super::Line::hurried)).
+    pub(crate) fn hurried(mut self, route: Route, limit: Duration) -> Self {
+        self.lock_timeout = (route == Route::Direct).then_some(limit);
+        self
     }
 
     pub(crate) fn get(&self) -> &PgPool {
         self.own.get_or_init(|| {
             let options = self.beside.options().clone();
+            let mut connect = (*self.beside.connect_options()).clone();
+            if let Some(limit) = self.lock_timeout {
+                connect = connect.options([("lock_timeout", limit.as_millis())]);
+            }
             options
                 .min_connections(0)
                 .max_connections(self.connections)
-                .connect_lazy_with((*self.beside.connect_options()).clone())
+                .connect_lazy_with(connect)
         })
     }
 }

@@ -29,6 +29,8 @@ const STEPS: &[Step] = steps! {
     11 "twopc" "0011_twopc.sql";
     12 "sagas" "0012_sagas.sql";
     13 "seqlog" "0013_seqlog.sql";
+    14 "saga definitions" "0014_saga_definitions.sql";
+    15 "effects of events" "0015_effects_of_events.sql";
 };
 
 /// The plan of the library's own tables in `schema`.

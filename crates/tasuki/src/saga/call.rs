@@ -15,7 +15,7 @@ use super::drive::{Left, Live};
 use super::engine::Inner;
 use super::erased::{Acted, Undone};
 use super::failure::Failed;
-use super::fault::What;
+use super::fault::{TURNED, What};
 use super::journal::{SHORT, Then};
 use super::json::Json;
 use super::step::{At, Phase};
@@ -88,8 +88,13 @@ impl Inner {
             if let Some(part) = declared.at(ix) {
                 self.survives(part, Phase::Act, What::DieActed)?;
                 live.age();
+                let is_done = acted.is_ok();
                 live.story.acted(part, acted, self.now());
+                if is_done && self.settings.faults.take(part.name, Phase::Act, What::Turn) {
+                    live.story.turn_back(None, TURNED);
+                }
                 live.dirty = true;
+                self.survives_writing(live, part, Phase::Act).await?;
             }
             if !calls.is_empty() {
                 self.record(live, Then::Go).await?;
@@ -167,6 +172,7 @@ impl Inner {
         let entry = live.story.entry(part.name);
         let input = entry.and_then(|entry| entry.input.clone());
         let output = entry.and_then(|entry| entry.output.clone());
+        self.survives(part, Phase::Undo, What::DieBegun)?;
         // Without an input it was never called.
         let mut undone: Undone = Ok(());
         if let Some(input) = &input {
@@ -190,6 +196,7 @@ impl Inner {
         self.survives(part, Phase::Undo, What::DieActed)?;
         live.pause = live.story.undone(part, undone, self.now());
         live.dirty = true;
+        self.survives_writing(live, part, Phase::Undo).await?;
         if let Some(pause) = live.pause.take_if(|pause| *pause > SHORT) {
             return self.record(live, Then::Rest(pause)).await;
         }

@@ -1,10 +1,15 @@
 //! Breaks a saga at every step, with its real steps on a real database, and compares what is left
 //! (feature `testing`).
 //!
-//! For each step: it aborts there, and everything is as before. It is done and nobody hears of it, and
-//! everything is as before. It is called twice, and the result is the same; so with its compensation. The
-//! process dies when it is about to begin, when it is done and when that is written down, on the way
-//! there and on the way back: another process finishes it, and the result is the same.
+//! For each step and each wait: it aborts there, or what it waits for does not come, and everything is
+//! as before. The process dies when it is about to begin, when it is done and when that is written down,
+//! on the way there and on the way back: another process finishes it, and the result is the same. A call
+//! elsewhere is made twice, and so is its compensation, and the result is the same; it is done and nobody
+//! hears of it, and everything is as before. (What is behind the pivot is always done in the end.)
+//!
+//! Where no later step can abort, the saga turns back when the step is done, as by a cancellation. So
+//! also the compensation of a last local step is checked, which is called only when a later version
+//! has a step behind it.
 //!
 //! ```no_run
 //! # async fn shown(
@@ -31,7 +36,7 @@ use super::engine::Engine;
 use super::fault::{Faults, What};
 use super::registry::Registry;
 use super::settings::Settings;
-use super::step::Phase;
+use super::step::{Phase, Signal};
 use super::view::{Ended, State};
 use super::{Error, SagaId, Sagas};
 use crate::Clock;
@@ -45,11 +50,20 @@ const GRACE: Duration = Duration::from_secs(10);
 /// How often it is looked whether a process has died.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// Where a process dies of a step.
+const DEATHS: [(&str, What); 3] = [
+    ("is about to begin", What::DieBegun),
+    ("is done", What::DieActed),
+    ("is written down", What::DieMoved),
+];
+
 /// Checks sagas on one database.
 #[derive(Clone, Debug)]
 pub struct Check {
     pool: PgPool,
     sagas: Sagas,
+    /// What is said to each, by name and as JSON.
+    said: Vec<(&'static str, String)>,
 }
 
 /// What a check has found.
@@ -92,7 +106,7 @@ pub enum Broken {
 /// One way to break a saga.
 struct Case {
     name: String,
-    faults: Vec<(&'static str, Phase, What)>,
+    faults: Vec<(String, Phase, What)>,
     dies: bool,
     ends: State,
 }
@@ -104,13 +118,24 @@ impl Check {
         Self {
             pool: pool.clone(),
             sagas: sagas.clone(),
+            said: Vec::new(),
         }
+    }
+
+    /// Says `S` to each saga when it has begun, for a definition that waits for it.
+    ///
+    /// # Errors
+    /// When the payload can't be written as JSON.
+    pub fn hears<S: Signal>(mut self, payload: &S::Payload) -> Result<Self, Broken> {
+        let payload = serde_json::to_string(payload).map_err(Error::Input)?;
+        self.said.push((S::NAME, payload));
+        Ok(self)
     }
 
     /// Breaks `definition` in every way at every step, and says in how many. `input` makes the nth
     /// input, `left` says what there is of it: the same for each input before anything was done, and
-    /// the same for each that is done. The definition must complete by itself: no signals, no long
-    /// timers.
+    /// the same for each that is done. The definition must complete by itself, with what it
+    /// [`hears`](Self::hears), and without long timers.
     ///
     /// # Errors
     /// The first way that leaves something behind, or leaves it half done.
@@ -187,6 +212,11 @@ impl Check {
         // Not by the engine, which would begin it and do its first step as one.
         let mut connection = self.pool.acquire().await.map_err(Error::Store)?;
         let id = self.sagas.start(&mut connection, definition, input).await?;
+        for (name, payload) in &self.said {
+            let store = &self.sagas.store;
+            let saying = store.signal(&mut connection, id.as_uuid(), name, payload);
+            saying.await.map_err(Error::Store)?;
+        }
         drop(connection);
         let ended = if case.dies {
             while faults.left() > 0 && !self.has_ended(id).await? {
@@ -246,11 +276,11 @@ impl Check {
 impl Case {
     fn new(
         name: impl Into<String>,
-        faults: impl Into<Vec<(&'static str, Phase, What)>>,
+        faults: impl Into<Vec<(String, Phase, What)>>,
         ends: State,
     ) -> Self {
         let faults = faults.into();
-        let dies = |what: What| matches!(what, What::DieBegun | What::DieActed | What::DieMoved);
+        let dies = |what: What| DEATHS.iter().any(|(_, death)| *death == what);
         Self {
             name: name.into(),
             dies: faults.iter().any(|(_, _, what)| dies(*what)),
@@ -269,10 +299,14 @@ fn cases(shape: &[Shape]) -> Vec<Case> {
         .filter(acts)
         .rfind(|step| step.role != Role::Forward);
     let mut cases = Vec::new();
-    for step in shape.iter().filter(acts) {
+    for step in shape {
         forth(step, &mut cases);
-        if let Some(last) = last.filter(|last| last.stage > step.stage) {
-            back(step, last, &mut cases);
+        if acts(&step) && step.role == Role::Compensable {
+            back(
+                step,
+                last.filter(|last| last.stage > step.stage),
+                &mut cases,
+            );
         }
     }
     cases
@@ -280,33 +314,25 @@ fn cases(shape: &[Shape]) -> Vec<Case> {
 
 /// On the way there.
 fn forth(step: &Shape, cases: &mut Vec<Case>) {
-    let name = step.name;
-    let act = |what| vec![(name, Phase::Act, what)];
+    let name = &step.name;
+    let act = |what| vec![(name.clone(), Phase::Act, what)];
     let mut case = |what: &str, faults, ends| {
         cases.push(Case::new(format!("{name} {what}"), faults, ends));
     };
-    if step.role != Role::Forward {
+    if step.kind == Kind::Signal && step.role == Role::Compensable {
+        case("does not come", act(What::Abort), State::Compensated);
+    } else if step.kind != Kind::Timer && step.role != Role::Forward {
         case("aborts", act(What::Abort), State::Compensated);
     }
-    case(
-        "is done as the process dies",
-        act(What::DieActed),
-        State::Completed,
-    );
-    match step.kind {
-        Kind::Local => case(
-            "is written as the process dies",
-            act(What::DieMoved),
+    for (when, dies) in DEATHS {
+        case(
+            &format!("{when} as the process dies"),
+            act(dies),
             State::Completed,
-        ),
-        _ => {
-            case(
-                "has begun as the process dies",
-                act(What::DieBegun),
-                State::Completed,
-            );
-            case("is done twice", act(What::Twice), State::Completed);
-        }
+        );
+    }
+    if step.kind == Kind::Remote {
+        case("is done twice", act(What::Twice), State::Completed);
     }
     if step.kind == Kind::Remote && step.role == Role::Compensable {
         let mut unheard = act(What::Unknown);
@@ -319,20 +345,26 @@ fn forth(step: &Shape, cases: &mut Vec<Case>) {
     }
 }
 
-/// On the way back from `last`.
-fn back(step: &Shape, last: &Shape, cases: &mut Vec<Case>) {
-    let name = step.name;
+/// On the way back: from `last`, which aborts, or from the step itself.
+fn back(step: &Shape, last: Option<&Shape>, cases: &mut Vec<Case>) {
+    let name = &step.name;
+    let turn = match last {
+        Some(last) => (last.name.clone(), Phase::Act, What::Abort),
+        None => (name.clone(), Phase::Act, What::Turn),
+    };
+    let why = match last {
+        Some(last) => format!("{} aborts", last.name),
+        None => format!("nobody wants it after {name}"),
+    };
     let mut case = |what: &str, fault| {
-        let faults = vec![
-            (last.name, Phase::Act, What::Abort),
-            (name, Phase::Undo, fault),
-        ];
-        let name = format!("{} aborts, {name} {what}", last.name);
+        let faults = vec![turn.clone(), (name.clone(), Phase::Undo, fault)];
+        let name = format!("{why}, the undoing of {name} {what}");
         cases.push(Case::new(name, faults, State::Compensated));
     };
-    case("is undone as the process dies", What::DieActed);
-    match step.kind {
-        Kind::Local => case("is written as undone as the process dies", What::DieMoved),
-        _ => case("is undone twice", What::Twice),
+    for (when, dies) in DEATHS {
+        case(&format!("{when} as the process dies"), dies);
+    }
+    if step.kind == Kind::Remote {
+        case("is done twice", What::Twice);
     }
 }

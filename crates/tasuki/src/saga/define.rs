@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{Context, SHA256};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::erased::{ActLocal, ActRemote, Mapped, UndoLocal, UndoRemote};
 use super::seen::Seen;
@@ -47,7 +48,8 @@ pub enum Invalid {
 }
 
 /// What kind of step it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Kind {
     /// In this database.
@@ -61,7 +63,8 @@ pub enum Kind {
 }
 
 /// What may become of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Role {
     /// It can be undone.
@@ -72,12 +75,37 @@ pub enum Role {
     Forward,
 }
 
+impl Kind {
+    /// The word for it: `local`, `remote`, `signal` or `timer`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Remote => "remote",
+            Self::Signal => "signal",
+            Self::Timer => "timer",
+        }
+    }
+}
+
+impl Role {
+    /// The word for it: `compensable`, `pivot` or `forward`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Compensable => "compensable",
+            Self::Pivot => "pivot",
+            Self::Forward => "forward",
+        }
+    }
+}
+
 /// A step as data.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Shape {
     /// Its name.
-    pub name: &'static str,
+    pub name: String,
     /// What kind of step it is.
     pub kind: Kind,
     /// What may become of it.
@@ -258,7 +286,7 @@ impl<I> Definition<I> {
 impl Declared {
     pub(super) fn shape(&self) -> Vec<Shape> {
         let shape = |part: &Part| Shape {
-            name: part.name,
+            name: part.name.to_owned(),
             kind: part.kind(),
             role: part.role,
             stage: part.stage,

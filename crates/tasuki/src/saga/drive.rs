@@ -203,6 +203,7 @@ impl Inner {
                 return Ok(());
             }
         };
+        self.survives(part, phase, What::DieBegun)?;
         let at = live.at(part, phase);
         let step = LocalStep { ix, input, at };
         let made = self.make(live, Some(step), Then::Go).await;
@@ -218,8 +219,24 @@ impl Inner {
         }
     }
 
+    /// Whether the process lives on when what it has learned is written down, as far as a check is
+    /// concerned. Without one that is written together with what comes next.
+    pub(super) async fn survives_writing(
+        &self,
+        live: &mut Live,
+        part: &Part,
+        phase: Phase,
+    ) -> Result<(), Left> {
+        if !self.settings.faults.take(part.name, phase, What::DieMoved) {
+            return Ok(());
+        }
+        let _written = self.record(live, Then::Go).await;
+        Err(Left::Dead)
+    }
+
     /// Waits for a signal or a time, which is nobody's work.
     async fn wait(&self, live: &mut Live, part: &Part) -> Result<(), Left> {
+        self.survives(part, Phase::Act, What::DieBegun)?;
         let limit = part.patience().ok_or(Left::GivenUp(None))?;
         let is_timer = matches!(part.run, Run::Timer(_));
         let heard = live.heard.iter().find(|heard| heard.name == part.name);
@@ -230,6 +247,14 @@ impl Inner {
         // Whoever claims it may do so for another reason than that its time is over.
         let left = live.story.pause(part.name);
         match payload {
+            _ if self
+                .settings
+                .faults
+                .take(part.name, Phase::Act, What::Abort) =>
+            {
+                let late = Failed::broken("did not come, says a check");
+                live.story.acted(part, Err(late), self.now());
+            }
             Some(payload) if !is_timer => live.story.heard(part, payload, self.now()),
             _ if left.is_zero() => match Json::of(&()) {
                 Ok(nothing) if is_timer => live.story.heard(part, nothing, self.now()),
@@ -241,7 +266,8 @@ impl Inner {
             _ => return self.record(live, Then::Rest(left)).await,
         }
         live.dirty = true;
-        Ok(())
+        self.survives(part, Phase::Act, What::DieActed)?;
+        self.survives_writing(live, part, Phase::Act).await
     }
 
     /// Waits for the next attempt, here if it is soon.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -21,9 +21,10 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::clerk::Clerk;
 use super::define::Definition;
 use super::drive::{Left, Live};
-use super::journal::{Journal, Writer};
+use super::journal::{Journal, LOCKED, Writer};
 use super::json::Json;
 use super::lanes::Lanes;
 use super::registry::Registry;
@@ -35,7 +36,7 @@ use super::view::Ended;
 use super::work::{Claimer, Keeper};
 use super::{Error, Invalid, SagaId, Sagas};
 use crate::batch::{Batcher, Options};
-use crate::lease::{Fence, Outcome, OwnPool, Presence, Route};
+use crate::lease::{Fence, Known, Outcome, OwnPool, Presence, Route};
 use crate::uuid_v7;
 use crate::worker::{Supervisor, Wake, panic_message};
 
@@ -52,6 +53,9 @@ const LOOK: Duration = Duration::from_millis(500);
 #[derive(Clone)]
 pub struct Engine(pub(super) Arc<Inner>);
 
+/// What is given back, and why.
+pub(super) type Back = (Fence, Outcome<()>);
+
 /// What the parts of an engine share.
 pub(super) struct Inner {
     pub(super) settings: Settings,
@@ -59,14 +63,15 @@ pub(super) struct Inner {
     pub(super) registry: Registry,
     pub(super) journal: Arc<Journal>,
     pub(super) batcher: Batcher<Writer>,
-    /// Runs the journal and renews leases: both must outlive the sagas that are stopped.
-    pub(super) backstage: Supervisor,
+    /// Runs the journal, renews leases and shows that we live: for as long as a saga is in hand.
+    pub(super) backstage: OnceLock<Supervisor>,
+    pub(super) known: Known,
     pub(super) lanes: Lanes,
     pub(super) pool: OwnPool,
     pub(super) tasks: Mutex<JoinSet<()>>,
     pub(super) held: Mutex<HashMap<Uuid, Held>>,
     /// To be given back to whoever claims next.
-    pub(super) back: Mutex<Vec<(Fence, Outcome<()>)>>,
+    pub(super) back: Mutex<Vec<Back>>,
     waiters: Mutex<HashMap<Uuid, oneshot::Sender<Ended>>>,
     pub(super) stopping: CancellationToken,
     /// There may be more to claim than there was room for.
@@ -102,7 +107,8 @@ impl Engine {
     pub fn new(sagas: &Sagas, registry: Registry, settings: Settings) -> Result<Self, Invalid> {
         registry.check()?;
         let journal = Arc::new(Journal {
-            pool: OwnPool::beside(settings.pool.clone(), CONNECTIONS),
+            pool: OwnPool::beside(settings.pool.clone(), CONNECTIONS)
+                .hurried(settings.route, LOCKED),
             store: Arc::clone(&sagas.store),
             sagas: sagas.clone(),
             route: settings.route,
@@ -124,7 +130,8 @@ impl Engine {
             registry,
             journal,
             batcher,
-            backstage: Supervisor::new(settings.clock.clone()),
+            backstage: OnceLock::new(),
+            known: Known::default(),
             lanes: Lanes::new(),
             pool: OwnPool::beside(settings.pool.clone(), 4),
             tasks: Mutex::default(),
@@ -141,12 +148,15 @@ impl Engine {
     /// Lets `supervisor` run it. What is begun before waits until then.
     pub fn start(&self, supervisor: &Supervisor) {
         let inner = &self.0;
-        inner.batcher.start(&inner.backstage);
-        inner.backstage.start(Keeper::new(Arc::clone(inner)));
-        supervisor.start(Claimer(Arc::clone(inner)));
-        if inner.settings.route == Route::Direct {
-            supervisor.start(self.presence());
+        let backstage = inner.backstage.get_or_init(|| supervisor.backstage());
+        inner.batcher.start(backstage);
+        backstage.start(Keeper::new(Arc::clone(inner)));
+        match inner.settings.route {
+            Route::Direct => drop(backstage.start(self.presence())),
+            Route::Pooler => inner.known.not_at_all(),
         }
+        supervisor.start(Claimer(Arc::clone(inner)));
+        supervisor.start(Clerk::new(Arc::clone(inner)));
     }
 
     /// Begins a saga: it is durable when this returns, and goes on by itself.
@@ -221,8 +231,8 @@ impl Engine {
         let inner = Arc::clone(&self.0);
         let name = format!("{}-presence", inner.settings.name);
         let (pool, owner) = (inner.settings.pool.clone(), inner.settings.owner.clone());
-        let schema = inner.sagas.schema().clone();
-        Presence::new(&name, pool, &schema, owner, Box::new(inner))
+        let (schema, known) = (inner.sagas.schema().clone(), inner.known.clone());
+        Presence::new(&name, pool, &schema, owner, Box::new(inner)).known(known)
     }
 }
 
@@ -301,6 +311,9 @@ impl Inner {
     }
 
     async fn drive(self: Arc<Self>, mut live: Live) {
+        if live.birth.is_some() {
+            self.known.wait().await;
+        }
         let going = AssertUnwindSafe(self.go(&mut live)).catch_unwind().await;
         let left = going.unwrap_or_else(|panic| {
             let panic = panic_message(&*panic);

@@ -3,6 +3,9 @@
 
 use super::step::Phase;
 
+/// Why a saga turns back that nobody wants any more.
+pub(super) const TURNED: &str = "turned back by a check";
+
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
@@ -14,6 +17,8 @@ pub(super) enum What {
     Unknown,
     /// It is done twice.
     Twice,
+    /// It is done, and then nobody wants the saga any more.
+    Turn,
     /// The process dies when it is about to begin.
     DieBegun,
     /// The process dies when it is done, before that is written down.

@@ -12,10 +12,11 @@ use super::define::Definition;
 use super::journal::{CANCEL, awaits};
 use super::json::Json;
 use super::step::At;
+use super::store::outlines::Outlines;
 use super::store::{Birth, Hold, Place, Store, Written};
 use super::story::Story;
 use super::view::{Filter, Summary, View};
-use super::{Error, SagaId, Signal};
+use super::{Error, Outline, SagaId, Signal};
 use crate::lease::Owner;
 use crate::worker::{Bell, Listener, Ringer};
 use crate::{Clock, Schema, uuid_v7};
@@ -24,6 +25,7 @@ use crate::{Clock, Schema, uuid_v7};
 #[derive(Clone, Debug)]
 pub struct Sagas {
     pub(super) store: Arc<Store>,
+    pub(super) outlines: Arc<Outlines>,
     schema: Schema,
     bell: Bell,
     pub(super) clock: Clock,
@@ -37,6 +39,7 @@ impl Sagas {
     pub fn new(schema: &Schema) -> Self {
         Self {
             store: Arc::new(Store::new(schema)),
+            outlines: Arc::new(Outlines::new(schema)),
             schema: schema.clone(),
             bell: Bell::new(),
             clock: Clock::system(),
@@ -234,10 +237,18 @@ impl Sagas {
         Ok(self.store.list(connection, filter).await?)
     }
 
+    /// The definitions that engines of this schema run, or have run, by name and version.
+    ///
+    /// # Errors
+    /// When the database can't be asked.
+    pub async fn outlines(&self, connection: &mut PgConnection) -> Result<Vec<Outline>, Error> {
+        Ok(self.outlines.all(connection).await?)
+    }
+
     /// Every statement, for a test that prepares them all.
     #[doc(hidden)]
     pub fn statements(&self) -> impl Iterator<Item = &str> {
-        self.store.statements()
+        self.store.statements().chain(self.outlines.statements())
     }
 
     pub(super) fn bell(&self) -> &Bell {

@@ -15,16 +15,17 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use super::Sagas;
-use super::define::{Declared, Part, Run};
+use super::attempt::{Outcome, attempt, doom, wants_to_be_alone};
+use super::define::{Declared, Run};
 use super::failure::{Failed, Hindrance};
-use super::fault::{Faults, What};
+use super::fault::{Faults, TURNED, What};
 use super::json::Json;
 use super::pace::Pace;
 use super::step::{At, Phase};
 use super::store::{Birth, Heard, Hold, Place, Store, Written};
 use super::story::{Direction, Millis, Progress, Story};
 use super::trouble::Error;
-use super::tx::{Limits, Standing, Tx};
+use super::tx::{Limits, Tx};
 use crate::batch::{Group, Ran};
 use crate::lease::{Line, OwnPool, Owner, Route, told};
 use crate::testing::crash_point;
@@ -35,6 +36,8 @@ use crate::{Clock, is_passing};
 const SHARED_STEP: Duration = Duration::from_secs(2);
 /// Waits up to this long happen in memory.
 pub(super) const SHORT: Duration = Duration::from_secs(1);
+/// How long one that shares its write with others waits for the row of a saga.
+pub(super) const LOCKED: Duration = Duration::from_millis(250);
 /// What a cancellation is called among the signals. No signal can have this name.
 pub(super) const CANCEL: &str = "~cancel";
 
@@ -120,19 +123,6 @@ enum Skipped {
 type Answers = HashMap<Uuid, Vec<Heard>>;
 type Verdicts = Vec<Result<Made, Error>>;
 
-/// What running a step came to.
-enum Outcome {
-    /// There was none.
-    None,
-    Acted(Result<Json, Failed>),
-    Undone(Result<(), Failed>),
-    Alone(Hindrance),
-    Later,
-    Stale,
-    /// It was run, and its process has died, says a check.
-    Dead,
-}
-
 /// The journal for a batcher.
 pub(super) struct Writer(pub(super) Arc<Journal>);
 
@@ -155,15 +145,47 @@ impl Journal {
     pub(super) async fn alone(&self, one: &Move) -> Result<Made, Error> {
         let step = one.step.as_ref().and_then(|step| one.declared.at(step.ix));
         let limit = step.map_or(SHARED_STEP, |part| part.timeout);
-        let made = self.make(std::slice::from_ref(one), Limits::alone(limit), limit);
-        let made = made.await?.into_iter().next();
+        let (moves, limits) = (std::slice::from_ref(one), Limits::alone(limit));
+        let made = match one.step {
+            Some(_) => self.make(moves, limits, limit).await?,
+            // It has time to wait for its row.
+            None => self.make_fenced(moves, limits, limit).await?,
+        };
+        let made = made.into_iter().next();
         made.unwrap_or(Err(Error::Stale))
+    }
+
+    /// Makes moves. Of those whose rows somebody has locked, a person perhaps, nothing is written, and the
+    /// others don't wait for them.
+    async fn make(&self, moves: &[Move], limits: Limits, step: Duration) -> Ran<Made, Error> {
+        let made = self.make_in(self.tx(moves, limits), moves, limits, step);
+        match made.await {
+            Err(error) if error.is_held_up() => self.make_fenced(moves, limits, step).await,
+            made => made,
+        }
+    }
+
+    /// The same in a transaction that first finds out which rows are free.
+    async fn make_fenced(
+        &self,
+        moves: &[Move],
+        limits: Limits,
+        step: Duration,
+    ) -> Ran<Made, Error> {
+        let mut tx = self.tx(moves, limits);
+        tx.begin().await?;
+        self.make_in(tx, moves, limits, step).await
     }
 
     /// Makes moves. What the database refuses of one that has the transaction for itself is a failure
     /// of its step.
-    async fn make(&self, moves: &[Move], limits: Limits, step: Duration) -> Ran<Made, Error> {
-        let mut tx = self.tx(moves, limits);
+    async fn make_in(
+        &self,
+        mut tx: Tx,
+        moves: &[Move],
+        limits: Limits,
+        step: Duration,
+    ) -> Ran<Made, Error> {
         let ran = self.run_all(moves, &mut tx, step).await;
         let is_open = tx.opened().is_some();
         let made = match ran {
@@ -240,7 +262,7 @@ impl Journal {
         let now = Millis::of(self.clock.now());
         let both = moves.iter().zip(outcomes);
         let made: Vec<_> = both
-            .map(|(one, outcome)| moved(one, outcome, now))
+            .map(|(one, outcome)| moved(one, outcome, now, &self.faults))
             .collect();
         let written = rows(moves, &made)?;
         let heard = self.commit(tx, &written).await?;
@@ -318,7 +340,7 @@ impl Journal {
         if written.is_empty() {
             return Ok(Answers::new());
         }
-        let mut line = Line::open(self.pool.get(), self.route).await?;
+        let mut line = Line::hurried(self.pool.get(), self.route, LOCKED).await?;
         let heard = self
             .store
             .write(line.connection(), written, self.lease, &self.owner)
@@ -328,46 +350,12 @@ impl Journal {
     }
 }
 
-fn wants_to_be_alone(part: &Part) -> bool {
-    match &part.run {
-        Run::Local(act, _) => act.alone(),
-        Run::Remote(..) | Run::Signal(_) | Run::Timer(_) => false,
-    }
-}
-
-/// One attempt of a local action or compensation.
-async fn attempt(one: &Move, step: &LocalStep, part: &Part, tx: &mut Tx) -> Outcome {
-    let Run::Local(act, undo) = &part.run else {
-        return Outcome::None;
-    };
-    match (step.at.phase, undo) {
-        (Phase::Act, _) => Outcome::Acted(act.act(tx, &step.input, &step.at).await),
-        (Phase::Undo, None) => Outcome::Undone(Ok(())),
-        (Phase::Undo, Some(undo)) => {
-            let entry = one.story.entry(part.name);
-            let Some(output) = entry.and_then(|entry| entry.output.as_ref()) else {
-                // A local step without an output has not happened.
-                return Outcome::Undone(Ok(()));
-            };
-            Outcome::Undone(undo.undo(tx, &step.input, output, &step.at).await)
-        }
-    }
-}
-
-/// The step at `index` had met an error of the database, and did not say so.
-fn doom(moves: &[Move], outcomes: &mut [Outcome], index: usize) {
-    let step = moves.get(index).and_then(|one| one.step.as_ref());
-    if let (Some(step), Some(outcome)) = (step, outcomes.get_mut(index)) {
-        let why = "a statement failed, and the step did not say so: what it wrote is undone";
-        *outcome = Outcome::failing(step, Failed::unsure(why));
-    }
-}
-
 /// The story as it has become.
-fn moved(one: &Move, outcome: Outcome, now: Millis) -> Result<Moved, Skipped> {
+fn moved(one: &Move, outcome: Outcome, now: Millis, faults: &Faults) -> Result<Moved, Skipped> {
     let mut story = one.story.clone();
     let step = one.step.as_ref();
     let part = step.and_then(|step| one.declared.at(step.ix));
+    let is_done = matches!(outcome, Outcome::Acted(Ok(_)));
     let pause = match (outcome, step.zip(part)) {
         (Outcome::Alone(why), _) => return Err(Skipped::Alone(why)),
         (Outcome::Later, _) => return Err(Skipped::Later),
@@ -380,6 +368,9 @@ fn moved(one: &Move, outcome: Outcome, now: Millis) -> Result<Moved, Skipped> {
         (Outcome::Undone(undone), Some((_, part))) => story.undone(part, undone, now),
         (Outcome::None | Outcome::Acted(_) | Outcome::Undone(_), _) => None,
     };
+    if is_done && part.is_some_and(|part| faults.take(part.name, Phase::Act, What::Turn)) {
+        story.turn_back(None, TURNED);
+    }
     story.settle(&one.declared);
     let hold = if story.end.is_some() {
         Hold::End
@@ -460,37 +451,5 @@ impl Move {
     fn kind(&self) -> Option<(&str, &'static str)> {
         let part = self.declared.at(self.step.as_ref()?.ix)?;
         Some((&self.declared.name, part.name))
-    }
-}
-
-impl Outcome {
-    /// What a saga comes to that no step is run for.
-    const fn of(standing: Standing) -> Option<Self> {
-        match standing {
-            Standing::Ours => None,
-            Standing::Busy => Some(Self::Alone(Hindrance::HeldUp)),
-            Standing::Stale => Some(Self::Stale),
-        }
-    }
-
-    const fn hindrance(&self) -> Option<Hindrance> {
-        match self {
-            Self::Alone(hindrance) => Some(*hindrance),
-            _ => None,
-        }
-    }
-
-    fn failed(&self) -> Option<&Failed> {
-        match self {
-            Self::Acted(Err(failed)) | Self::Undone(Err(failed)) => Some(failed),
-            _ => None,
-        }
-    }
-
-    fn failing(step: &LocalStep, failed: Failed) -> Self {
-        match step.at.phase {
-            Phase::Act => Self::Acted(Err(failed)),
-            Phase::Undo => Self::Undone(Err(failed)),
-        }
     }
 }

@@ -85,10 +85,13 @@ impl Inner {
                 patience = (patience * 2).min(LONGEST_TURN);
                 continue;
             };
-            return match self.journal.alone(&one()).await? {
-                Made::Moved(moved) => Ok(moved),
-                Made::Alone(_) | Made::Later => Err(Trouble::Stale),
-            };
+            match self.journal.alone(&one()).await {
+                Ok(Made::Moved(moved)) => return Ok(moved),
+                Ok(Made::Alone(_) | Made::Later) => return Err(Trouble::Stale),
+                // Whoever has locked it will let it go, and nobody else can have it until then.
+                Err(error) if error.is_held_up() => {}
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 }

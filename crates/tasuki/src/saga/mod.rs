@@ -64,10 +64,12 @@
 //! Sagas that move at the same time share a commit (`journal`), and each is fenced by itself: one that
 //! another process has by now fails alone.
 
+mod attempt;
 mod builder;
 mod call;
 #[cfg(feature = "testing")]
 pub mod check;
+mod clerk;
 mod define;
 mod drive;
 mod engine;
@@ -79,6 +81,7 @@ mod journal;
 mod json;
 mod lanes;
 mod operate;
+mod outline;
 mod pace;
 mod plan;
 mod registry;
@@ -100,6 +103,7 @@ pub use engine::{Begun, Engine};
 pub use failure::{Again, Fail, Failure};
 pub use handle::Sagas;
 pub use operate::{By, Close};
+pub use outline::Outline;
 pub use registry::Registry;
 pub use seen::{Missing, Seen};
 pub use settings::Settings;
@@ -125,8 +129,9 @@ pub enum Error {
     /// The story could not be read.
     #[error("the story of the saga can't be read")]
     Story(#[source] serde_json::Error),
-    /// The definition is not one of this engine's, or of this registry.
-    #[error("version {version} of the saga `{name}` is not known here: register it")]
+    /// The definition is not one of this engine's; or, of a saga that is to be retried, no engine that
+    /// runs it was ever started in this schema.
+    #[error("version {version} of the saga `{name}` is not known here: register it with an engine")]
     Unknown {
         /// The saga.
         name: String,
@@ -136,6 +141,14 @@ pub enum Error {
     /// There is no such saga.
     #[error("there is no saga {0}")]
     NotFound(SagaId),
+    /// A text that nobody could have meant, or that PostgreSQL refuses.
+    #[error("`{what}` must be {rule}")]
+    Invalid {
+        /// Which one: `who` or `reason`.
+        what: &'static str,
+        /// What it must be.
+        rule: &'static str,
+    },
     /// It can't be done with this saga as it is.
     #[error("not possible with saga {id}: {why}")]
     Refused {

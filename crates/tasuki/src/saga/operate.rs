@@ -5,12 +5,12 @@ use std::time::Duration;
 use serde_json::Value;
 use sqlx::PgConnection;
 
-use super::define::{Declared, Kind};
+use super::define::Kind;
 use super::json::Json;
-use super::registry::Registry;
 use super::store::Amended;
 use super::story::{Direction, End, Entry, Millis, Note, Progress, Story};
-use super::{Error, SagaId, Sagas};
+use super::{Error, Outline, SagaId, Sagas};
+use crate::dlq;
 
 /// Who decides, and why.
 #[derive(Clone, Debug)]
@@ -27,6 +27,18 @@ impl By {
             who: who.to_owned(),
             reason: reason.to_owned(),
         }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        for (what, text, limit, rule) in [
+            ("who", &self.who, dlq::ACTOR_LIMIT, dlq::ACTOR_RULE),
+            ("reason", &self.reason, dlq::REASON_LIMIT, dlq::REASON_RULE),
+        ] {
+            if !dlq::is_plain(text, limit) {
+                return Err(Error::Invalid { what, rule });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -52,37 +64,40 @@ impl Sagas {
         id: SagaId,
         by: &By,
     ) -> Result<(), Error> {
-        let story = self.held(connection, id).await?.0;
+        let story = self.held(connection, id, by).await?.0;
         let story = self.noted(resumed(story), "resume", by);
         self.amend(connection, id, &story, None).await
     }
 
     /// Sends a saga that needs attention forward again, from `step` on: what is before it must be done,
-    /// and it and what is behind it must not be. Steps that had been undone get new keys. It has all of
-    /// its time limit again, and a cancellation of before does not count any more.
+    /// and it and what is behind it must not be. It has all of its time limit again, and a cancellation of
+    /// before does not count any more.
+    ///
+    /// A saga that was on its way back does those steps anew, under new keys: what was refused, or done and
+    /// undone, under the old ones stays so. One that nobody knows the outcome of, and that is not undone, is
+    /// refused: it might be done twice. One that is stuck on its way forward keeps its keys.
     ///
     /// # Errors
-    /// When it is not there, does not need attention, or can't go on from there; when its definition is
-    /// not in `registry`; when the database can't do it.
+    /// When it is not there, does not need attention, or can't go on from there; when no engine has ever
+    /// run its definition here; when the database can't do it.
     pub async fn retry_from(
         &self,
         connection: &mut PgConnection,
-        registry: &Registry,
         id: SagaId,
         step: &str,
         by: &By,
     ) -> Result<(), Error> {
-        let (story, definition, version) = self.held(connection, id).await?;
-        let declared = registry.get(&definition, version);
-        let declared = declared.ok_or_else(|| Error::Unknown {
-            name: definition,
-            version: u32::try_from(version).unwrap_or_default(),
-        })?;
-        let fits = story.fits(declared);
-        let story = fits.and_then(|()| sent_back(story, declared, step));
+        let (story, name, version) = self.held(connection, id, by).await?;
+        let mut outlines = self.outlines(connection).await?.into_iter();
+        let outline = outlines.find(|it| it.definition == name && it.version == version);
+        let Some(outline) = outline else {
+            return Err(Error::Unknown { name, version });
+        };
+        let fits = story.fits(&name, version, &outline.fingerprint);
+        let story = fits.and_then(|()| sent_back(story, &outline, step));
         let story = story.map_err(|why| Error::Refused { id, why })?;
         let story = self.noted(story, &format!("retry from {step}"), by);
-        let afresh = Some(declared.timeout);
+        let afresh = Some(outline.timeout);
         self.amend(connection, id, &story, afresh).await
     }
 
@@ -90,8 +105,8 @@ impl Sagas {
     /// an action gave.
     ///
     /// # Errors
-    /// When it is not there, does not need attention, or that step is not what it is stuck at; when the
-    /// database can't do it.
+    /// When it is not there, does not need attention, or that step is not what it is stuck at; when an
+    /// output is given for a compensation, which has none; when the database can't do it.
     pub async fn skip(
         &self,
         connection: &mut PgConnection,
@@ -100,9 +115,8 @@ impl Sagas {
         output: Option<&Value>,
         by: &By,
     ) -> Result<(), Error> {
-        let story = self.held(connection, id).await?.0;
+        let story = self.held(connection, id, by).await?.0;
         let now = Millis::of(self.clock.now());
-        let output = Json::of(&output).map_err(Error::Input)?;
         let story = skipped(story, step, output, now).map_err(|why| Error::Refused { id, why })?;
         let story = self.noted(story, &format!("skip {step}"), by);
         self.amend(connection, id, &story, None).await
@@ -119,7 +133,7 @@ impl Sagas {
         how: Close,
         by: &By,
     ) -> Result<(), Error> {
-        let story = self.held(connection, id).await?.0;
+        let story = self.held(connection, id, by).await?.0;
         let end = match how {
             Close::Completed => End::Completed,
             Close::Compensated => End::Compensated,
@@ -137,7 +151,9 @@ impl Sagas {
         &self,
         connection: &mut PgConnection,
         id: SagaId,
-    ) -> Result<(Story, String, i32), Error> {
+        by: &By,
+    ) -> Result<(Story, String, u32), Error> {
+        by.check()?;
         let held = self.store.hold(connection, id.as_uuid()).await?;
         let Some(held) = held else {
             let known = self.store.get(connection, id.as_uuid()).await?;
@@ -146,7 +162,8 @@ impl Sagas {
             return Err(Error::Refused { id, why });
         };
         let story = serde_json::from_str(&held.story).map_err(Error::Story)?;
-        Ok((story, held.definition, held.version))
+        let version = u32::try_from(held.version).unwrap_or_default();
+        Ok((story, held.definition, version))
     }
 
     fn noted(&self, mut story: Story, what: &str, by: &By) -> Story {
@@ -192,46 +209,57 @@ fn resumed(mut story: Story) -> Story {
     story
 }
 
-/// Forward from `step` on.
-fn sent_back(mut story: Story, declared: &Declared, step: &str) -> Result<Story, String> {
-    let (from, _) = declared
-        .part(step)
-        .ok_or_else(|| format!("it has no step `{step}`"))?;
-    for (ix, part) in declared.parts() {
-        let state = story.entry(part.name).map(|entry| entry.state);
-        let is_done = state == Some(Progress::Done);
+/// Whether it can go forward from `step` on, and where that stands.
+fn place(story: &Story, outline: &Outline, step: &str) -> Result<usize, String> {
+    let (from, _) = outline.place(step).ok_or_else(|| {
+        let names: Vec<&str> = outline.steps.iter().map(|it| it.name.as_str()).collect();
+        let names = names.join(", ");
+        format!("it has no step `{step}`: its steps are {names}")
+    })?;
+    for (ix, shape) in outline.steps.iter().enumerate() {
+        let (name, entry) = (&shape.name, story.entry(&shape.name));
+        let is_done = entry.is_some_and(|entry| entry.state == Progress::Done);
         if ix < from && !is_done {
-            return Err(format!("`{}`, which is before it, is not done", part.name));
+            return Err(format!("`{name}`, which is before `{step}`, is not done"));
         }
-        if ix >= from && is_done && !matches!(part.kind(), Kind::Signal | Kind::Timer) {
-            return Err(format!("`{}` is done, and not undone", part.name));
+        if ix >= from && is_done && !matches!(shape.kind, Kind::Signal | Kind::Timer) {
+            return Err(format!("`{name}` is done, and not undone"));
+        }
+        let is_back = story.direction == Direction::Back;
+        if ix >= from && is_back && entry.is_some_and(may_be_there) {
+            return Err(format!(
+                "nobody knows whether `{name}` happened, and it is not undone: resume or skip that first"
+            ));
         }
     }
-    let kind = |entry: &Entry| declared.part(&entry.name).map(|(_, part)| part.kind());
+    Ok(from)
+}
+
+/// Forward from `step` on.
+fn sent_back(mut story: Story, outline: &Outline, step: &str) -> Result<Story, String> {
+    let from = place(&story, outline, step)?;
+    let kind = |entry: &Entry| outline.place(&entry.name).map(|(_, shape)| shape.kind);
     // What was said stays said, unless that is what it is to wait for again; other waits begin anew.
     let is_heard = |entry: &Entry| {
         let is_done = entry.state == Progress::Done && entry.name != step;
         is_done && kind(entry) == Some(Kind::Signal)
     };
     let is_behind = |entry: &Entry| {
-        let place = declared.part(&entry.name);
+        let place = outline.place(&entry.name);
         place.is_none_or(|(ix, _)| ix >= from) && !is_heard(entry)
     };
     let is_wait = |entry: &Entry| matches!(kind(entry), Some(Kind::Signal | Kind::Timer));
-    let undone = |entry: &Entry| entry.state == Progress::Undone || entry.undo_tries > 0;
-    if story
+    // On its way back, nothing is there any more of what is behind: under their old keys the others would
+    // take the steps for what they have refused, or undone, before. On its way forward an attempt of
+    // which nobody knows how it ended must be recognised.
+    let is_anew = story.direction == Direction::Back;
+    story.round += u32::from(is_anew);
+    story
         .steps
-        .iter()
-        .any(|entry| is_behind(entry) && undone(entry))
-    {
-        story.round += 1;
-        story.steps.retain(|entry| !is_behind(entry));
-    } else {
-        story
-            .steps
-            .retain(|entry| !(is_behind(entry) && is_wait(entry)));
-        // Its key stays: an attempt of which nobody knows how it ended must be recognised.
-        for entry in story.steps.iter_mut().filter(|entry| is_behind(entry)) {
+        .retain(|entry| !(is_behind(entry) && (is_anew || is_wait(entry))));
+    for entry in &mut story.steps {
+        entry.undo_tries = 0;
+        if is_behind(entry) {
             entry.state = Progress::Resting;
             (entry.tries, entry.pause) = (0, 0);
         }
@@ -242,22 +270,41 @@ fn sent_back(mut story: Story, declared: &Declared, step: &str) -> Result<Story,
     Ok(story)
 }
 
+/// Whether it may have happened, and was not undone: on the way back its compensation may have been
+/// tried. Then it is neither there for sure, so that its key would do, nor gone, so that a new one would.
+fn may_be_there(entry: &Entry) -> bool {
+    match entry.state {
+        Progress::Begun => entry.input.is_some(),
+        Progress::Resting | Progress::Failed => entry.unsure,
+        Progress::Done | Progress::Undone => false,
+    }
+}
+
 /// As if `step` had been done, or undone.
-fn skipped(mut story: Story, step: &str, output: Json, now: Millis) -> Result<Story, String> {
+fn skipped(
+    mut story: Story,
+    step: &str,
+    output: Option<&Value>,
+    now: Millis,
+) -> Result<Story, String> {
     let stuck = story.stuck.as_ref().and_then(|stuck| stuck.step.as_deref());
     if stuck != Some(step) {
-        return Err(format!("it is not stuck at `{step}`"));
+        let at = stuck.unwrap_or_default();
+        return Err(format!("it is not stuck at `{step}`, but at `{at}`"));
     }
     let direction = story.direction;
     let Some(entry) = story.entry_mut(step) else {
         return Err(format!("`{step}` has not begun"));
     };
-    match direction {
-        Direction::Forward => {
+    match (direction, output) {
+        (Direction::Forward, output) => {
             entry.state = Progress::Done;
-            entry.output = Some(output);
+            entry.output = Some(Json::of(&output).map_err(|error| error.to_string())?);
         }
-        Direction::Back => entry.state = Progress::Undone,
+        (Direction::Back, None) => entry.state = Progress::Undone,
+        (Direction::Back, Some(_)) => {
+            return Err(format!("`{step}` is being undone: that gives no output"));
+        }
     }
     entry.ended_at = Some(now);
     story.stuck = None;

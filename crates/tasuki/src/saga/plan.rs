@@ -27,13 +27,12 @@ pub(super) enum Next {
 }
 
 impl Story {
-    /// Whether it can go on by `declared`. By other steps than those that it began with it would leave
-    /// some out, on the way back, too.
-    pub(super) fn fits(&self, declared: &Declared) -> Result<(), String> {
-        if self.shape == declared.fingerprint {
+    /// Whether it can go on by the steps with this `fingerprint`. By other steps than those that it began
+    /// with it would leave some out, on the way back, too.
+    pub(super) fn fits(&self, name: &str, version: u32, fingerprint: &str) -> Result<(), String> {
+        if self.shape == fingerprint {
             return Ok(());
         }
-        let (name, version) = (&declared.name, declared.version);
         Err(format!(
             "version {version} of `{name}` has other steps here than those that it began with: \
              a definition that changes gets the next version"

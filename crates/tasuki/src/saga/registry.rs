@@ -49,6 +49,11 @@ impl Registry {
             .unzip()
     }
 
+    /// Every definition.
+    pub(super) fn all(&self) -> Vec<&Declared> {
+        self.definitions.iter().map(|known| &**known).collect()
+    }
+
     pub(super) fn check(&self) -> Result<(), Invalid> {
         for known in &self.definitions {
             let first = self.get(&known.name, known.stored_version());

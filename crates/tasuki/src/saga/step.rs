@@ -205,10 +205,15 @@ impl At {
     }
 
     fn key_of(&self, phase: Phase) -> String {
-        let (saga, step, phase) = (self.saga, &self.step, phase.as_str());
-        match self.round {
-            0 => format!("{saga}:{step}:{phase}"),
-            round => format!("{saga}:{step}:{phase}.{round}"),
-        }
+        key(self.saga, &self.step, phase, self.round)
+    }
+}
+
+/// By what others know a step that began in this round.
+pub(super) fn key(saga: SagaId, step: &str, phase: Phase, round: u32) -> String {
+    let phase = phase.as_str();
+    match round {
+        0 => format!("{saga}:{step}:{phase}"),
+        round => format!("{saga}:{step}:{phase}.{round}"),
     }
 }

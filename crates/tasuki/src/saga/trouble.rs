@@ -68,6 +68,11 @@ impl Error {
         }
     }
 
+    /// Whether somebody has locked the row of a saga for longer than we wait for that.
+    pub(super) fn is_held_up(&self) -> bool {
+        matches!(self, Self::Store(error) if is_locked(error))
+    }
+
     /// Whether the database is away: everybody's trouble, and no saga's.
     pub(super) fn is_outage(&self) -> bool {
         match self {
@@ -76,6 +81,12 @@ impl Error {
             Self::Story(_) | Self::Lost(_) | Self::Refused(_) => false,
         }
     }
+}
+
+/// Whether a lock was waited for as long as it may be.
+pub(super) fn is_locked(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.as_deref() == Some("55P03")
 }
 
 impl Trouble {

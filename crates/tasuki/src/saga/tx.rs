@@ -158,7 +158,8 @@ impl Tx {
         Ok(())
     }
 
-    async fn begin(&mut self) -> sqlx::Result<()> {
+    /// Begins, and locks what is ours.
+    pub(super) async fn begin(&mut self) -> sqlx::Result<()> {
         let mut open = transaction::begin_with(&self.pool, UNHURRIED).await?;
         let there = self.places.iter();
         let there = there.filter(|place| !self.sound.contains(&place.id));

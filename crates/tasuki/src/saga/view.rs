@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::SagaId;
+use super::step::{Phase, key};
 use super::story::{Entry, Progress, Story};
 
 /// What people call the state of a saga.
@@ -196,6 +197,8 @@ pub struct StepView {
     pub name: String,
     /// How far it has come.
     pub state: StepState,
+    /// By what others know its action: [`At::action_key`](super::At::action_key).
+    pub key: String,
     /// What went in.
     pub input: Option<Value>,
     /// What came out.
@@ -314,16 +317,17 @@ impl FromRow<'_, PgRow> for Told {
         let story: &str = row.try_get("story")?;
         let story: Story =
             serde_json::from_str(story).map_err(|error| sqlx::Error::Decode(error.into()))?;
+        let id = row.try_get("saga_id")?;
         let pair = |why: &super::story::Failure| (why.step.clone(), why.reason.clone());
         Ok(Self(View {
-            id: row.try_get("saga_id")?,
+            id,
             definition: row.try_get("definition")?,
             version: version(row)?,
             state: State::stored(row.try_get("state")?, row.try_get("step")?),
             input: story.input.value(),
             failure: story.failure.as_ref().map(pair),
             stuck: story.stuck.as_ref().map(pair),
-            steps: story.steps.iter().map(step).collect(),
+            steps: story.steps.iter().map(|entry| step(id, entry)).collect(),
             notes: story.notes.iter().map(note).collect(),
             created_at: row.try_get("created_at")?,
             updated_at: row.try_get("updated_at")?,
@@ -356,8 +360,9 @@ fn version(row: &PgRow) -> sqlx::Result<u32> {
     Ok(u32::try_from(version).unwrap_or_default())
 }
 
-fn step(entry: &Entry) -> StepView {
+fn step(id: SagaId, entry: &Entry) -> StepView {
     StepView {
+        key: key(id, &entry.name, Phase::Act, entry.round),
         name: entry.name.clone(),
         state: match entry.state {
             Progress::Begun => StepState::Begun,

@@ -9,10 +9,11 @@ use sqlx::PgConnection;
 use tokio::time::Instant;
 
 use super::drive::Live;
-use super::engine::{Inner, lock};
+use super::engine::{Back, Inner, lock};
+use super::journal::LOCKED;
 use super::store::{Place, SagaRow};
 use super::story::Story;
-use super::trouble::{GIVEN_BACK_AT_MOST, Trouble};
+use super::trouble::{GIVEN_BACK_AT_MOST, Trouble, is_locked};
 use crate::lease::{Bereaved, Claim, Claimed, Estate, Fence, Line, Outcome, within};
 use crate::testing::crash_point;
 use crate::worker::{Error, Tick, Wake, Worker};
@@ -56,6 +57,7 @@ impl Worker for Claimer {
     }
 
     async fn tick(&self) -> Result<Tick, Error> {
+        self.0.known.wait().await;
         self.0.give_back().await?;
         self.0.claim().await
     }
@@ -74,7 +76,9 @@ impl Worker for Claimer {
         let mut tasks = std::mem::take(&mut *lock(&self.0.tasks));
         tasks.shutdown().await;
         // What is cut here is rolled back; what is written is written.
-        let _how = self.0.backstage.stop(Duration::from_secs(2)).await;
+        if let Some(backstage) = self.0.backstage.get() {
+            let _how = backstage.stop(Duration::from_secs(2)).await;
+        }
         let held = lock(&self.0.held).drain().collect::<Vec<_>>();
         let back = held.into_iter().map(|(id, held)| {
             let token = held.token;
@@ -152,7 +156,8 @@ impl Inner {
                 }
             }
         }
-        self.put_back(&unreadable).await?;
+        let locked = self.put_back(&unreadable).await?;
+        lock(&self.back).extend(locked);
         let more = claimed >= room;
         self.more.store(more, Ordering::SeqCst);
         Ok(if more { Tick::Worked } else { Tick::Idle })
@@ -166,7 +171,7 @@ impl Inner {
         let declared = Arc::clone(declared.ok_or("its definition is not known here")?);
         let mut story: Story =
             serde_json::from_str(&row.story).map_err(|error| error.to_string())?;
-        story.fits(&declared)?;
+        story.fits(&declared.name, declared.version, &declared.fingerprint)?;
         story.recovered(&declared);
         let rested = Duration::try_from_secs_f64(row.rested).unwrap_or_default();
         story.age(u64::try_from(rested.as_millis()).unwrap_or(u64::MAX));
@@ -222,21 +227,37 @@ impl Inner {
     async fn give_back(&self) -> Result<(), Error> {
         // They stay there until it is done: this may be cut at its await. Nobody else takes any out.
         let back = lock(&self.back).clone();
-        self.put_back(&back).await?;
-        lock(&self.back).drain(..back.len());
+        let locked = self.put_back(&back).await?;
+        lock(&self.back).splice(..back.len(), locked);
         Ok(())
     }
 
-    async fn put_back(&self, outcomes: &[(Fence, Outcome<()>)]) -> Result<(), Error> {
+    /// Gives them back. Answers those whose rows somebody has locked: the others don't wait for them.
+    async fn put_back(&self, all: &[Back]) -> Result<Vec<Back>, Error> {
+        match self.try_put_back(all).await {
+            Ok(()) => return Ok(Vec::new()),
+            Err(error) if is_locked(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut locked = Vec::new();
+        for one in all {
+            match self.try_put_back(std::slice::from_ref(one)).await {
+                Err(error) if is_locked(&error) => locked.push(one.clone()),
+                put_back => put_back?,
+            }
+        }
+        Ok(locked)
+    }
+
+    async fn try_put_back(&self, outcomes: &[Back]) -> sqlx::Result<()> {
         if outcomes.is_empty() {
             return Ok(());
         }
-        let mut line = Line::open(self.pool.get(), self.settings.route).await?;
+        let mut line = Line::hurried(self.journal.pool.get(), self.settings.route, LOCKED).await?;
         let leases = &self.sagas.store.leases;
         let back = within(PATIENCE, leases.put_back(line.connection(), outcomes)).await;
         back.inspect_err(|_| line.hang_up())?;
-        line.close().await?;
-        Ok(())
+        line.close().await
     }
 
     /// Renews every lease that no move has extended lately, and drops the sagas that were lost.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sqlx::postgres::PgRow;
 use sqlx::{FromRow, PgConnection, PgPool};
+use tokio::time::timeout;
 
 use super::{Numbered, Snapshot};
 use crate::transaction::{self, Transaction};
@@ -55,15 +56,27 @@ pub trait Handler: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct Tx {
     pool: PgPool,
-    idle: Duration,
+    limits: Limits,
     open: Option<Transaction>,
 }
 
+/// How long the server bears with a transaction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Without a word.
+    pub(super) idle: Duration,
+    /// For one statement.
+    pub(super) statement: Duration,
+}
+
+/// How long a roll back is waited for: it goes on when nobody does.
+const ROLL_BACK: Duration = Duration::from_secs(5);
+
 impl Tx {
-    pub(super) const fn new(pool: PgPool, idle: Duration) -> Self {
+    pub(super) const fn new(pool: PgPool, limits: Limits) -> Self {
         Self {
             pool,
-            idle,
+            limits,
             open: None,
         }
     }
@@ -76,9 +89,13 @@ impl Tx {
         let begun = match self.open.take() {
             Some(open) => open,
             None => {
-                let idle = self.idle.as_millis().clamp(1, 86_400_000);
-                let limit = format!("SET LOCAL idle_in_transaction_session_timeout = {idle}");
-                transaction::begin_with(&self.pool, &limit).await?
+                let millis = |limit: Duration| limit.as_millis().clamp(1, 86_400_000);
+                let (idle, statement) = (millis(self.limits.idle), millis(self.limits.statement));
+                let limits = format!(
+                    "SET LOCAL idle_in_transaction_session_timeout = {idle};
+                     SET LOCAL statement_timeout = {statement}"
+                );
+                transaction::begin_with(&self.pool, &limits).await?
             }
         };
         Ok(self.open.insert(begun))
@@ -92,8 +109,12 @@ impl Tx {
     }
 
     pub(super) async fn roll_back(self) {
-        if let Some(open) = self.open {
-            transaction::roll_back(open).await;
+        if let Some(open) = self.open
+            && timeout(ROLL_BACK, transaction::roll_back(open))
+                .await
+                .is_err()
+        {
+            tracing::debug!("roll back takes long, not waited for");
         }
     }
 }

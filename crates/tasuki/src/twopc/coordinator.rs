@@ -8,7 +8,8 @@ use sqlx::PgPool;
 use tokio::sync::OnceCell;
 
 use super::participant::{Member, checked};
-use super::store::{Store, session};
+use super::store::Store;
+use super::store::session::{self, Found};
 use super::{
     Database, Error, Ledger, Participant, Prefix, Recovery, Sweep, Transaction, TransactionId,
     recovery,
@@ -136,33 +137,44 @@ impl Coordinator {
         self
     }
 
-    /// Asks every database whether it can prepare transactions at all. For the start of a process,
-    /// or its readiness.
+    /// Asks every database whether it can prepare transactions at all, and whether this process may
+    /// end what is prepared there for longer than the timeout. For the start of a process, or its
+    /// readiness.
     ///
     /// # Errors
-    /// [`Error::Disabled`] names the participant and what to set; [`Error::Away`] for one that
-    /// can't be asked; [`Error::Log`] when the log can't be read.
+    /// [`Error::Disabled`] and [`Error::Foreign`] name the participant and what to do;
+    /// [`Error::Away`] for one that can't be asked; [`Error::Log`] when the log can't be read.
     pub async fn check(&self) -> Result<(), Error> {
-        self.prefix().await.map_err(Error::Log)?;
+        let prefix = self.prefix().await.map_err(Error::Log)?;
         for database in self.databases() {
-            let room = within(self.timeout, session::room(database.tellers())).await;
-            let participant = || database.name().to_owned();
-            match room {
-                Ok(0) => {
-                    return Err(Error::Disabled {
-                        participant: participant(),
-                    });
-                }
-                Ok(_) => {}
-                Err(source) => {
-                    return Err(Error::Away {
-                        participant: participant(),
-                        source,
-                    });
-                }
-            }
+            self.check_one(database, prefix).await?;
         }
         Ok(())
+    }
+
+    async fn check_one(&self, database: &Database, prefix: &Prefix) -> Result<(), Error> {
+        let participant = || database.name().to_owned();
+        let away = |source| Error::Away {
+            participant: participant(),
+            source,
+        };
+        let room = within(self.timeout, session::room(database.tellers())).await;
+        if room.map_err(away)? == 0 {
+            return Err(Error::Disabled {
+                participant: participant(),
+            });
+        }
+        let prepared = within(self.timeout, session::prepared(database.tellers(), prefix)).await;
+        // While roles change from process to process, the young ones are ended by those that have them.
+        let foreign = |found: &Found| !found.is_ours && found.age >= self.timeout;
+        match prepared.map_err(away)?.into_iter().find(foreign) {
+            None => Ok(()),
+            Some(found) => Err(Error::Foreign {
+                participant: participant(),
+                gid: found.gid,
+                owner: found.owner,
+            }),
+        }
     }
 
     /// Begins a transaction. `name` says what it is for, to people: 1 to 64 ASCII letters, digits,

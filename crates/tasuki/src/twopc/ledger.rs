@@ -124,8 +124,8 @@ pub enum Resolution {
     Commit,
     /// Abort it, now, if it is not decided; or tell everybody of the abort again.
     Abort,
-    /// This participant will never answer: wait for it no longer. If it comes back all the same,
-    /// the sweep ends its branch as decided.
+    /// This participant will never answer: wait for it no longer. If it is a database and comes back
+    /// all the same, the sweep ends its branch as decided. Any other participant nobody tells.
     WriteOff(String),
 }
 
@@ -162,15 +162,19 @@ pub enum ResolveError {
     #[error("there is no open transaction {0}")]
     NotOpen(TransactionId),
     /// It is decided otherwise, and participants may have acted on it.
-    #[error("transaction {id} is decided: {}", decision.as_str())]
+    #[error(
+        "transaction {id} is decided: {}, and participants may have acted on it",
+        decision.as_str()
+    )]
     Decided {
         /// Which one.
         id: TransactionId,
         /// How it ends.
         decision: Decision,
     },
-    /// Nobody has decided yet.
-    #[error("transaction {0} is not decided: abort it first")]
+    /// Nobody has decided yet. Whether every participant has prepared, its coordinator alone knows: a
+    /// person can abort it, and no more.
+    #[error("transaction {0} is not decided: it can only be aborted")]
     Undecided(TransactionId),
     /// That participant is none of this transaction's, or has confirmed.
     #[error("transaction {id} does not wait for `{participant}`")]

@@ -37,7 +37,7 @@
 //!   waits for, how often it was tried and what went wrong.
 //! - A `COMMIT PREPARED` whose answer got lost is looked up by the number of its transaction: it was
 //!   committed, or somebody else rolled it back, which is shown and never taken for success.
-//! - What is prepared in a participant and not in the log, or ended otherwise there, is ended by a
+//! - What is prepared in a database and not in the log, or ended otherwise there, is ended by a
 //!   [`Sweep`] when it is older than the timeout.
 //! - Dropping a [`Transaction`] before its commit rolls back. Dropping the future of a commit is no
 //!   worse than a crash.
@@ -52,7 +52,8 @@
 //! # What it needs
 //! - `max_prepared_transactions` above 0 in every participant (PostgreSQL's default is 0);
 //!   [`Coordinator::check`] says so at the start.
-//! - The same role in every process: who prepared a transaction must finish it, or a superuser.
+//! - The same role in every process: who prepared a transaction must finish it, or a superuser;
+//!   [`Coordinator::check`] names what another role has left.
 //! - No `NOTIFY`, no temporary table and no held cursor in a branch: PostgreSQL refuses to prepare
 //!   it. (Nothing in this library notifies in a transaction that writes.)
 //! - The log's database must not forget: with `synchronous_commit = off`, or restored from an older
@@ -130,6 +131,20 @@ pub enum Error {
     Disabled {
         /// The participant.
         participant: String,
+    },
+    /// A transaction of this log is prepared there that this process can't end.
+    #[error(
+        "participant `{participant}` has `{gid}` prepared by role `{owner}`, and only that role or \
+         a superuser may end it: run a process as `{owner}` until it is gone, and all processes as \
+         one role from then on"
+    )]
+    Foreign {
+        /// The participant.
+        participant: String,
+        /// The name of the prepared transaction.
+        gid: String,
+        /// The role that has prepared it.
+        owner: String,
     },
     /// A participant could not be reached for work, or did not answer in time.
     #[error("participant `{participant}` can't be reached")]

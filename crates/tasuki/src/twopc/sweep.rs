@@ -56,15 +56,24 @@ impl Sweep {
         }
         let ids: Vec<Uuid> = old.iter().map(|(id, _)| *id).collect();
         let known = within(limit, self.known(&ids)).await?;
+        let mut refused = None;
         for (id, found) in old {
             let decision = match known.get(&id) {
                 Some(Known::Open) => continue,
                 Some(Known::Finished(decision)) => *decision,
                 None => Decision::Abort,
             };
-            self.end(database, id, &found, decision).await?;
+            match self.end(database, id, &found, decision).await {
+                Ok(()) => {}
+                // One that another role has prepared, say: it does not keep the younger ones prepared.
+                Err(error) if session::is_refusal(&error) => {
+                    refused.get_or_insert(error);
+                }
+                // Whoever does not answer would not answer for the others, either.
+                Err(error) => return Err(error),
+            }
         }
-        Ok(())
+        refused.map_or(Ok(()), Err)
     }
 
     async fn known(&self, ids: &[Uuid]) -> sqlx::Result<HashMap<Uuid, Known>> {
@@ -82,7 +91,17 @@ impl Sweep {
     ) -> sqlx::Result<()> {
         crash_point("twopc.orphan");
         let finishing = session::finish(database.tellers(), &found.gid, decision, None);
-        within(self.coordinator.timeout, finishing).await?;
+        let finished = within(self.coordinator.timeout, finishing).await;
+        finished.inspect_err(|error| {
+            tracing::warn!(
+                participant = database.name(),
+                gid = found.gid,
+                owner = found.owner,
+                decision = decision.as_str(),
+                error = error as &(dyn std::error::Error + 'static),
+                "could not end a prepared transaction that the log does not have open",
+            );
+        })?;
         meter::orphan(&self.coordinator.schema, database.name());
         tracing::warn!(
             transaction.id = %id,

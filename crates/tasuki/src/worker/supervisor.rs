@@ -48,6 +48,14 @@ impl Supervisor {
         }
     }
 
+    /// For workers that outlive those of this one, which stop it in the end. Their health is told here.
+    pub(crate) fn backstage(&self) -> Self {
+        Self {
+            records: Arc::clone(&self.records),
+            ..Self::new(self.clock.clone())
+        }
+    }
+
     /// Starts `worker` on the current runtime. The answer wakes it.
     pub fn start<W: Worker>(&self, worker: W) -> Wake {
         let wake = worker.wake();

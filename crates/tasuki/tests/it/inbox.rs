@@ -112,6 +112,27 @@ async fn the_trace_of_an_event_is_kept_and_nonsense_in_its_place_is_not() {
 }
 
 #[tokio::test]
+async fn how_much_is_made_of_an_event_is_kept_beside_it_where_it_is_said() {
+    let Env { db, inbox } = env().await;
+    let mut connection = db.pool.acquire().await.unwrap();
+    let events = [Event::new(id()).effects(3), Event::new(id())];
+
+    inbox
+        .record_all(&mut connection, "c", &events)
+        .await
+        .unwrap();
+    let alone = Event::new(id()).effects(0);
+    inbox.record(&mut connection, "c", alone).await.unwrap();
+
+    let kept: Vec<Option<i32>> =
+        sqlx::query_scalar("SELECT effects FROM app.processed_events ORDER BY event_id")
+            .fetch_all(&mut *connection)
+            .await
+            .unwrap();
+    assert_eq!(kept, [Some(3), None, Some(0)]);
+}
+
+#[tokio::test]
 async fn a_twin_waits_for_the_first_and_is_new_only_if_that_rolled_back() {
     for (commits, expected) in [(true, Arrival::Duplicate), (false, Arrival::New)] {
         for in_batch in [false, true] {

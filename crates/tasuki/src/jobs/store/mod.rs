@@ -60,6 +60,7 @@ pub(super) struct Buried {
     pub(super) id: Uuid,
     pub(super) kind: String,
     pub(super) payload: String,
+    pub(super) traceparent: Option<String>,
 }
 
 impl Store {
@@ -225,7 +226,12 @@ impl Store {
             .await?;
         let buried = rows.into_iter();
         Ok(buried
-            .map(|(id, kind, payload)| Buried { id, kind, payload })
+            .map(|(id, kind, payload, traceparent)| Buried {
+                id,
+                kind,
+                payload,
+                traceparent,
+            })
             .collect())
     }
 

@@ -191,7 +191,7 @@ kept AS (
 
 pub(super) const BURIED: &str = "
 WITH gone AS (
-    SELECT job_id, kind, unique_id, payload::text AS payload
+    SELECT job_id, kind, unique_id, payload::text AS payload, traceparent
     FROM {schema}.jobs
     WHERE job_id = ANY ($1)
 ),
@@ -199,7 +199,7 @@ WITH gone AS (
 released AS ({release}
 )
 
-SELECT job_id, kind, payload FROM gone";
+SELECT job_id, kind, payload, traceparent FROM gone";
 
 pub(super) const CANCEL: &str = "
 WITH gone AS (

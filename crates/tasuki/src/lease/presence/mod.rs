@@ -23,6 +23,7 @@ use futures_util::future::BoxFuture;
 use sqlx::{Connection, PgConnection, PgPool};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::{OwnPool, Owner};
 use crate::Schema;
@@ -36,6 +37,29 @@ const EVERY: Duration = Duration::from_millis(500);
 const LIMIT: Duration = Duration::from_secs(5);
 /// And how long, when the leases of the dead are looked for among all others.
 const BURIAL: Duration = Duration::from_secs(60);
+
+/// How long a lease that is to be taken waits for the others to know of us.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Whether the others would notice our death. Waited for before the first lease is taken: what a
+/// process that dies in its first moments has in hand is not left to its lease either.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known(CancellationToken);
+
+impl Known {
+    /// Returns at once from the first look on, and when there is none within [`PATIENCE`]: whoever
+    /// can't show that it lives works all the same, and its leases expire.
+    pub(crate) async fn wait(&self) {
+        if !self.0.is_cancelled() && timeout(PATIENCE, self.0.cancelled()).await.is_err() {
+            self.0.cancel();
+        }
+    }
+
+    /// There will be no presence: nobody waits for it.
+    pub(crate) fn not_at_all(&self) {
+        self.0.cancel();
+    }
+}
 
 /// Whoever has leases that may end early.
 pub(crate) trait Bereaved: Send + Sync + 'static {
@@ -66,6 +90,7 @@ pub(crate) struct Presence {
     key: i64,
     statements: Statements,
     heirs: Box<dyn Bereaved>,
+    known: Known,
     session: Mutex<Option<PgConnection>>,
     /// Where the dead are looked after.
     own: OwnPool,
@@ -98,9 +123,15 @@ impl Presence {
             key: fastrand::i64(..),
             statements: Statements::new(schema),
             heirs,
+            known: Known::default(),
             session: Mutex::new(None),
             empty: Mutex::default(),
         }
+    }
+
+    /// Who waits until it is known that we live.
+    pub(crate) fn known(self, known: Known) -> Self {
+        Self { known, ..self }
     }
 
     /// A session that says that we live.
@@ -157,6 +188,7 @@ impl Worker for Presence {
 
     async fn tick(&self) -> Result<Tick, Error> {
         let dead = self.dead().await?;
+        self.known.0.cancel();
         if !dead.is_empty() {
             timeout(BURIAL, self.bury(&dead)).await??;
         }

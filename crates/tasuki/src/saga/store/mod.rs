@@ -1,5 +1,6 @@
 //! The SQL of sagas. A write of many is one statement; none waits for a lock that a user may hold.
 
+pub(super) mod outlines;
 mod sql;
 
 use std::collections::HashMap;

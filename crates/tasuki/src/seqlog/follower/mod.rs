@@ -20,6 +20,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::handler::{Limits, Tx};
 use super::store::offsets::{Fence, Instance};
 use super::{Handler, Log, State};
 use crate::lease::{HungUp, Line, OwnPool, Owner, Route, within};
@@ -40,6 +41,8 @@ const ATTEMPTS: u32 = 5;
 const HANDLE_LIMIT: Duration = Duration::from_secs(60);
 /// How long the transaction of a batch may be silent.
 const IDLE: Duration = Duration::from_secs(10);
+/// How much longer the server bears with a statement than we do.
+const ROOM: Duration = Duration::from_secs(5);
 /// How long a rebuild may take.
 const REBUILD_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long a statement may take.
@@ -214,6 +217,16 @@ impl<H: Handler> Follower<H> {
     pub const fn rebuild_limit(mut self, limit: Duration) -> Self {
         self.rebuild_limit = limit;
         self
+    }
+
+    /// The transaction of a batch, not begun yet.
+    fn tx(&self) -> Tx {
+        let limits = Limits {
+            idle: self.idle,
+            // What is cut at our own limit has failed; what the server ends was only held up.
+            statement: self.limit + ROOM,
+        };
+        Tx::new(self.pool.clone(), limits)
     }
 
     async fn line(&self) -> sqlx::Result<HungUp> {

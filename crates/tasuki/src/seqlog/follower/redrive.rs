@@ -5,7 +5,6 @@ use super::follow::decoded;
 use super::hold::Ended;
 use super::{Follower, LIMIT, Standing};
 use crate::lease::{stored_error, told, within};
-use crate::seqlog::handler::Tx;
 use crate::seqlog::store::offsets::Redriven;
 use crate::seqlog::{Failure, Handler, Numbered, tally};
 use crate::worker::{Error, Tick};
@@ -50,7 +49,7 @@ impl<H: Handler> Follower<H> {
         redriven: &Redriven,
         rows: &[Numbered<H::Row>],
     ) -> Result<Ended, Error> {
-        let mut tx = Tx::new(self.pool.clone(), self.idle);
+        let mut tx = self.tx();
         let work = self.handler.handle(rows, &mut tx);
         let ended = self.hold(standing, self.limit, work).await;
         if !matches!(ended, Ended::Well) {

@@ -21,6 +21,10 @@ const NOT_READY: &str = "55000";
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) gid: String,
+    /// The role that prepared it.
+    pub(crate) owner: String,
+    /// Whether we may end it: we have that role, or are a superuser.
+    pub(crate) is_ours: bool,
     /// How long ago it was, by the clock of its database.
     pub(crate) age: Duration,
 }
@@ -100,11 +104,14 @@ async fn outcome(pool: &PgPool, xid: &str) -> sqlx::Result<Told> {
     })
 }
 
-/// The branches of one log that are prepared in this database.
+/// The branches of one log that are prepared in this database, the oldest first.
 pub(crate) async fn prepared(pool: &PgPool, prefix: &Prefix) -> sqlx::Result<Vec<Found>> {
     let mut tx = transaction::begin(pool).await?;
-    let rows: Vec<(String, f64)> = sqlx::query_as(
-        "SELECT gid, extract(EPOCH FROM clock_timestamp() - prepared)::float8
+    let rows: Vec<(String, String, bool, f64)> = sqlx::query_as(
+        "SELECT gid, coalesce(owner::text, 'a role that is gone'),
+             coalesce(owner = current_user, false)
+                 OR (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user),
+             extract(EPOCH FROM clock_timestamp() - prepared)::float8
          FROM pg_catalog.pg_prepared_xacts
          WHERE database = current_database() AND starts_with(gid, $1)
          ORDER BY prepared",
@@ -112,8 +119,10 @@ pub(crate) async fn prepared(pool: &PgPool, prefix: &Prefix) -> sqlx::Result<Vec
     .bind(prefix.as_str())
     .fetch_all(&mut *tx)
     .await?;
-    let found = |(gid, age): (String, f64)| Found {
+    let found = |(gid, owner, is_ours, age)| Found {
         gid,
+        owner,
+        is_ours,
         age: Duration::try_from_secs_f64(age).unwrap_or_default(),
     };
     Ok(rows.into_iter().map(found).collect())

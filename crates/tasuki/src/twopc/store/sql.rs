@@ -120,7 +120,8 @@ SELECT decision, branches FROM {schema}.twopc_transactions
 WHERE transaction_id = $1
 FOR UPDATE";
 
-/// Takes the row from whoever has it, and makes it due: the next claim acts on what a person said.
+/// Takes the row from whoever has it, and makes it due: the next claim acts on what a person said. No
+/// statement changes a decision, nor does this one.
 pub(super) const RESOLVE: &str = "
 UPDATE {schema}.twopc_transactions
 SET
@@ -133,7 +134,7 @@ SET
     locked_at = NULL,
     lease_until = NULL,
     claim_token = NULL
-WHERE transaction_id = $1";
+WHERE transaction_id = $1 AND coalesce(decision, $2) = $2";
 
 pub(super) const AUDIT: &str = "
 INSERT INTO {schema}.twopc_audit (audit_id, transaction_id, action, participant, actor, reason)

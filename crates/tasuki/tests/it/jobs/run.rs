@@ -214,6 +214,30 @@ async fn the_failed_hook_writes_in_the_transaction_in_which_the_job_dies() {
 }
 
 #[tokio::test]
+async fn the_failed_hook_continues_the_trace_of_its_job() {
+    static ADOPTED: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
+    // Somebody must listen: otherwise there are no spans.
+    let _heard = Heard::listen();
+    let mut bench = Bench::new().await;
+    bench.execute("CREATE TABLE app.told (what text)").await;
+    bench.jobs = bench
+        .jobs
+        .with_trace(|| Some("00-aa-bb-01".to_owned()))
+        .continuing_trace(|span, traceparent| {
+            let name = span.metadata().unwrap().name();
+            let mut adopted = ADOPTED.lock().unwrap();
+            adopted.push((name, traceparent.to_owned()));
+        });
+    let registry = Registry::new().on::<Task, _>(Hooked { hook: |_| Ok(()) });
+    let worker = bench.worker_of(&default_queue(), &registry);
+    bench.push(&task("a")).await;
+    worker.drain().await.unwrap();
+    let adopted = ADOPTED.lock().unwrap().clone();
+    let trace = "00-aa-bb-01".to_owned();
+    assert_eq!(adopted, [("job", trace.clone()), ("job_failed", trace)]);
+}
+
+#[tokio::test]
 async fn a_failed_hook_that_fails_or_panics_undoes_only_itself() {
     let (bench, worker) = hooked(|name| match name {
         "error" => Err("hook failed".into()),

@@ -1,5 +1,6 @@
 //! Definitions that change.
 
+use metrics_exporter_prometheus::PrometheusBuilder;
 use tasuki::saga::define;
 
 use super::forward::Paid;
@@ -42,4 +43,42 @@ async fn a_saga_whose_steps_have_changed_under_its_version_is_left_to_who_has_th
     bench.until(id, &State::Compensated).await;
     right.stop().await;
     assert_eq!(bench.effects().await, words("a:act a:undo"));
+}
+
+#[tokio::test]
+async fn a_version_that_this_process_does_not_know_is_named_by_a_gauge() {
+    let bench = Bench::new().await;
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let handle = recorder.handle();
+    let _here = metrics::set_default_local_recorder(&recorder);
+    let version = |version| {
+        define::<u32>("order", version)
+            .local(l::<0>(&bench.world), |saga| Ok(*saga.input()))
+            .build()
+            .unwrap()
+    };
+    let (old, new) = (version(1), version(2));
+    let mut connection = bench.pool().acquire().await.unwrap();
+    for _ in 0..2 {
+        bench.sagas.start(&mut connection, &old, &7).await.unwrap();
+    }
+    let shows = async |version: u32, sagas: u32| {
+        let line = format!(
+            "tasuki_saga_unknown_rows{{worker=\"test.sagas\",saga=\"order\",version=\"{version}\"}} {sagas}"
+        );
+        eventually(&line, async || {
+            handle.render().lines().any(|it| it == line).then_some(())
+        })
+        .await;
+    };
+    let upgraded = bench.process(&Registry::new().with(&new));
+    shows(1, 2).await;
+    shows(2, 0).await;
+    let old = Registry::new().with(&old);
+    // Under another name: its zeroes must not hide those of the first.
+    let settings = Settings::new("test.others", bench.pool().clone());
+    let others = bench.process_of(&old, settings);
+    shows(1, 0).await;
+    others.stop().await;
+    upgraded.stop().await;
 }

@@ -45,6 +45,77 @@ async fn a_saga_whose_row_somebody_has_locked_is_held_up_and_no_other_is() {
     process.stop().await;
 }
 
+/// Whoever looks at a saga's row for long.
+async fn locks(bench: &Bench, id: SagaId) -> sqlx::Transaction<'static, sqlx::Postgres> {
+    let mut holder = bench.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM app.sagas WHERE saga_id = $1 FOR UPDATE")
+        .bind(id)
+        .execute(&mut *holder)
+        .await
+        .unwrap();
+    holder
+}
+
+/// Begins `count` sagas; each of them is in the middle of its first call then.
+async fn called(
+    bench: &Bench,
+    engine: &Engine,
+    definition: &Definition<u32>,
+    count: usize,
+) -> Vec<SagaId> {
+    bench.world.tell("a:act", vec![Answer::Hold; count]);
+    let begins = (0..count).map(|_| engine.begin(definition, &7));
+    let ids = futures_util::future::join_all(begins).await;
+    eventually("all of them are called", async || {
+        (bench.world.log().len() == count).then_some(())
+    })
+    .await;
+    ids.into_iter().map(Result::unwrap).collect()
+}
+
+#[tokio::test]
+async fn what_a_call_has_brought_waits_for_a_row_that_a_person_holds_and_no_other_saga_does() {
+    let bench = Bench::new().await;
+    let definition = three_remote(&bench.world);
+    let registry = Registry::new().with(&definition);
+    let process = bench.process_of(&registry, bench.settings("one").lease(HOUR));
+    let ids = called(&bench, &process.engine, &definition, 20).await;
+    let person = locks(&bench, ids[7]).await;
+    bench.world.gate.notify_waiters();
+    for id in ids.iter().filter(|id| **id != ids[7]) {
+        let ended = process.engine.wait(*id).await.unwrap();
+        assert_eq!(ended.state, State::Completed);
+    }
+    let held = bench.view(ids[7]).await;
+    assert_eq!(held.state, State::Step("a".to_owned()));
+    person.rollback().await.unwrap();
+    let ended = process.engine.wait(ids[7]).await.unwrap();
+    assert_eq!(ended.state, State::Completed);
+    // What it had learned was not lost.
+    assert_eq!(bench.world.log().len(), 60);
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn a_saga_whose_row_a_person_holds_keeps_no_other_from_being_given_back() {
+    let bench = Bench::new().await;
+    let definition = three_remote(&bench.world);
+    let registry = Registry::new().with(&definition);
+    let first = bench.process_of(&registry, bench.settings("one").lease(HOUR));
+    let ids = called(&bench, &first.engine, &definition, 3).await;
+    let person = locks(&bench, ids[1]).await;
+    // Nobody answers: they are cut.
+    let stopped = first.supervisor.stop(Duration::from_millis(100)).await;
+    assert_ne!(stopped, Stopped::Finished);
+    let second = bench.process_of(&registry, bench.settings("two").lease(HOUR));
+    for id in [ids[0], ids[2]] {
+        let ended = second.engine.wait(id).await.unwrap();
+        assert_eq!(ended.state, State::Completed);
+    }
+    person.rollback().await.unwrap();
+    second.stop().await;
+}
+
 /// Asks for its transaction, and does not wait for the answer.
 struct Nibbles(usize);
 

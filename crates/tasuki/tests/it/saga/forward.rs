@@ -437,5 +437,5 @@ async fn every_statement_prepares() {
         assert!(prepared.is_ok(), "{prepared:?}");
         statements += 1;
     }
-    assert_eq!(statements, 17);
+    assert_eq!(statements, 20);
 }

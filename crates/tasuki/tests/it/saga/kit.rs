@@ -1,7 +1,7 @@
 //! Simulation without a database, and the check of every crash point.
 
 use tasuki::saga::check::{Broken, Check};
-use tasuki::saga::define;
+use tasuki::saga::{Signal, define};
 
 use super::*;
 
@@ -105,7 +105,10 @@ impl RemoteUndo for Pay {
 }
 
 /// Writes a row per order.
-struct Ship;
+#[derive(Default)]
+struct Ship {
+    forgets: bool,
+}
 
 impl Step for Ship {
     const NAME: &'static str = "ship";
@@ -126,6 +129,9 @@ impl Local for Ship {
 
 impl LocalUndo for Ship {
     async fn undo(&self, tx: &mut Tx, order: &u32, (): &(), _: &At) -> Result<(), Again> {
+        if self.forgets {
+            return Ok(());
+        }
         sqlx::query("DELETE FROM app.shipped WHERE n = $1")
             .bind(order.cast_signed())
             .execute(tx.get().await?)
@@ -156,39 +162,72 @@ impl Local for Confirm {
     }
 }
 
+/// Somebody who says that it may be shipped.
+struct Cleared;
+
+impl Signal for Cleared {
+    const NAME: &'static str = "cleared";
+    type Payload = u32;
+}
+
+/// What there is of orders.
+struct Books {
+    bench: Bench,
+    bank: Bank,
+}
+
+impl Books {
+    async fn open(bank: Bank) -> Self {
+        let bench = Bench::new().await;
+        sqlx::query("CREATE TABLE app.shipped (n int)")
+            .execute(bench.pool())
+            .await
+            .unwrap();
+        Self { bench, bank }
+    }
+
+    fn check(&self) -> Check {
+        Check::new(self.bench.pool(), &self.bench.sagas)
+    }
+
+    fn pay(&self) -> Pay {
+        Pay(self.bank.clone())
+    }
+
+    async fn breaks(&self, check: &Check, definition: &Definition<u32>) -> Result<usize, Broken> {
+        let left = async |order: &u32| {
+            let shipped = format!("SELECT count(*) FROM app.shipped WHERE n = {order}");
+            let paid = self
+                .bank
+                .done
+                .lock()
+                .unwrap()
+                .values()
+                .filter(|n| *n == order)
+                .count();
+            (self.bench.scalar(&shipped).await, paid)
+        };
+        check.every_step(definition, |n| n, left).await
+    }
+}
+
 async fn checked(bank: Bank, calls_out: bool) -> Result<usize, Broken> {
-    let bench = Bench::new().await;
-    sqlx::query("CREATE TABLE app.shipped (n int)")
-        .execute(bench.pool())
-        .await
-        .unwrap();
     let told = calls_out.then(|| bank.clone());
-    let confirm = Confirm(bench.world.clone(), told);
+    let books = Books::open(bank).await;
+    let confirm = Confirm(books.bench.world.clone(), told);
     let definition = define::<u32>("checked", 1)
-        .local(Ship, |saga| Ok(*saga.input()))
-        .remote(Pay(bank.clone()), |saga| Ok(*saga.input()))
+        .local(Ship::default(), |saga| Ok(*saga.input()))
+        .remote(books.pay(), |saga| Ok(*saga.input()))
         .pivot_local(confirm, |saga| Ok(*saga.input()))
         .build()
         .unwrap();
-    let left = async |order: &u32| {
-        let shipped = format!("SELECT count(*) FROM app.shipped WHERE n = {order}");
-        let paid = bank
-            .done
-            .lock()
-            .unwrap()
-            .values()
-            .filter(|n| *n == order)
-            .count();
-        (bench.scalar(&shipped).await, paid)
-    };
-    let check = Check::new(bench.pool(), &bench.sagas);
-    check.every_step(&definition, |n| n, left).await
+    books.breaks(&books.check(), &definition).await
 }
 
 #[tokio::test]
 async fn a_saga_that_recognises_its_keys_survives_every_way_to_break_it() {
     let ways = checked(Bank::default(), false).await.unwrap();
-    assert_eq!(ways, 15);
+    assert_eq!(ways, 21);
 }
 
 #[tokio::test]
@@ -210,4 +249,64 @@ async fn a_local_step_that_calls_out_is_found_out() {
         broken.contains("confirm is done as the process dies"),
         "{broken}"
     );
+}
+
+#[tokio::test]
+async fn a_saga_without_a_pivot_is_broken_on_its_way_back_from_its_last_step_too() {
+    let books = Books::open(Bank::default()).await;
+    let definition = define::<u32>("checked", 1)
+        .local(Ship::default(), |saga| Ok(*saga.input()))
+        .remote(books.pay(), |saga| Ok(*saga.input()))
+        .build()
+        .unwrap();
+    let ways = books.breaks(&books.check(), &definition).await.unwrap();
+    assert_eq!(ways, 17);
+}
+
+#[tokio::test]
+async fn a_last_step_whose_compensation_leaves_something_is_found_out() {
+    let books = Books::open(Bank::default()).await;
+    let definition = define::<u32>("checked", 1)
+        .remote(books.pay(), |saga| Ok(*saga.input()))
+        .local(Ship { forgets: true }, |saga| Ok(*saga.input()))
+        .build()
+        .unwrap();
+    let broken = books.breaks(&books.check(), &definition).await.unwrap_err();
+    assert!(matches!(broken, Broken::Left { .. }), "{broken}");
+    let broken = broken.to_string();
+    assert!(broken.contains("nobody wants it after ship"), "{broken}");
+}
+
+#[tokio::test]
+async fn steps_side_by_side_survive_every_way_to_break_them() {
+    let books = Books::open(Bank::default()).await;
+    let world = &books.bench.world;
+    let definition = define::<u32>("checked", 1)
+        .parallel(|group| {
+            group
+                .remote(books.pay(), |saga| Ok(*saga.input()))
+                .local(Ship::default(), |saga| Ok(*saga.input()))
+                .remote(r::<1>(world), |saga| Ok(*saga.input()))
+        })
+        .build()
+        .unwrap();
+    let ways = books.breaks(&books.check(), &definition).await.unwrap();
+    assert_eq!(ways, 27);
+}
+
+#[tokio::test]
+async fn a_saga_that_waits_survives_every_way_to_break_it() {
+    let books = Books::open(Bank::default()).await;
+    let confirm = Confirm(books.bench.world.clone(), None);
+    let definition = define::<u32>("checked", 1)
+        .local(Ship::default(), |saga| Ok(*saga.input()))
+        .wait::<Cleared>(HOUR)
+        .timer("moment", Duration::from_millis(1))
+        .remote(books.pay(), |saga| Ok(*saga.input()))
+        .pivot_local(confirm, |saga| Ok(*saga.input()))
+        .build()
+        .unwrap();
+    let check = books.check().hears::<Cleared>(&7).unwrap();
+    let ways = books.breaks(&check, &definition).await.unwrap();
+    assert_eq!(ways, 28);
 }

@@ -6,6 +6,7 @@
     reason = "helpers of tests may fail the test"
 )]
 
+mod again;
 mod back;
 mod birth;
 mod drift;
@@ -311,6 +312,7 @@ impl Bench {
     async fn run(&self, definition: &Definition<u32>) -> (Ended, View) {
         let process = self.process(&Registry::new().with(definition));
         let ended = process.engine.run(definition, &7).await.unwrap();
+        self.is_written_down(ended.id).await;
         process.stop().await;
         let view = self.view(ended.id).await;
         (ended, view)
@@ -319,6 +321,18 @@ impl Bench {
     async fn view(&self, id: SagaId) -> View {
         let mut connection = self.pool().acquire().await.unwrap();
         self.sagas.get(&mut connection, id).await.unwrap().unwrap()
+    }
+
+    /// Its engine has written down what the steps of its definition are. No saga waits for that.
+    async fn is_written_down(&self, id: SagaId) {
+        let name = self.view(id).await.definition;
+        eventually("the definition is written down", async || {
+            let mut connection = self.pool().acquire().await.unwrap();
+            let outlines = self.sagas.outlines(&mut connection).await.unwrap();
+            let is_there = outlines.iter().any(|it| it.definition == name);
+            is_there.then_some(())
+        })
+        .await;
     }
 
     async fn until(&self, id: SagaId, state: &State) -> View {

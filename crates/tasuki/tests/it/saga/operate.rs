@@ -48,8 +48,14 @@ async fn a_skipped_compensation_counts_as_done_and_the_earlier_ones_run() {
     let process = bench.process(&Registry::new().with(&definition));
     let mut tx = bench.pool().begin().await.unwrap();
     let by = By::new("ada", "refunded by hand");
-    let wrong = bench.sagas.skip(&mut tx, id, "a", None, &by).await;
-    assert!(matches!(wrong, Err(Error::Refused { .. })));
+    for (step, output, why) in [
+        ("a", None, "not stuck at `a`, but at `b`"),
+        ("b", Some(json!("refund-1")), "that gives no output"),
+    ] {
+        let wrong = bench.sagas.skip(&mut tx, id, step, output.as_ref(), &by);
+        let wrong = wrong.await.unwrap_err().to_string();
+        assert!(wrong.contains(why), "{wrong}");
+    }
     bench.sagas.skip(&mut tx, id, "b", None, &by).await.unwrap();
     tx.commit().await.unwrap();
     bench.until(id, &State::Compensated).await;
@@ -116,16 +122,17 @@ async fn a_saga_is_sent_forward_again_from_a_step_and_undone_ones_get_new_keys()
     let mut connection = bench.pool().acquire().await.unwrap();
     let by = By::new("ada", "there is stock again");
     let sagas = &bench.sagas;
-    let done = sagas
-        .retry_from(&mut connection, &registry, id, "a", &by)
-        .await;
-    assert!(matches!(done, Err(Error::Refused { .. })), "a is done");
-    let gap = sagas
-        .retry_from(&mut connection, &registry, id, "c", &by)
-        .await;
-    assert!(matches!(gap, Err(Error::Refused { .. })), "b is undone");
+    for (from, why) in [
+        ("a", "`a` is done, and not undone"),
+        ("c", "`b`, which is before `c`, is not done"),
+        ("z", "its steps are a, b, c"),
+    ] {
+        let refused = sagas.retry_from(&mut connection, id, from, &by).await;
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains(why), "{refused}");
+    }
     sagas
-        .retry_from(&mut connection, &registry, id, "b", &by)
+        .retry_from(&mut connection, id, "b", &by)
         .await
         .unwrap();
     bench.until(id, &State::Completed).await;
@@ -148,7 +155,7 @@ async fn a_step_is_undone_by_the_key_that_it_was_done_with_also_after_a_retry_of
     let (id, by) = (ended.id, By::new("ada", "there is stock again"));
     bench
         .sagas
-        .retry_from(&mut connection, &registry, id, "b", &by)
+        .retry_from(&mut connection, id, "b", &by)
         .await
         .unwrap();
     bench.until(id, &State::Compensated).await;
@@ -169,11 +176,12 @@ async fn a_step_is_undone_by_the_key_that_it_was_done_with_also_after_a_retry_of
 }
 
 impl Bench {
-    async fn retry_from(&self, registry: &Registry, id: SagaId, step: &str) {
+    async fn retry_from(&self, id: SagaId, step: &str) {
+        self.is_written_down(id).await;
         let mut connection = self.pool().acquire().await.unwrap();
         let by = By::new("ada", "it shall be done after all");
         self.sagas
-            .retry_from(&mut connection, registry, id, step, &by)
+            .retry_from(&mut connection, id, step, &by)
             .await
             .unwrap();
     }
@@ -197,7 +205,7 @@ async fn a_saga_that_is_sent_forward_again_has_its_whole_time_limit_again() {
     let next_day = "UPDATE app.sagas SET deadline_at = now() - interval '1 day'";
     sqlx::query(next_day).execute(bench.pool()).await.unwrap();
     let registry = Registry::new().with(&definition);
-    bench.retry_from(&registry, ended.id, "c").await;
+    bench.retry_from(ended.id, "c").await;
     let left = "SELECT extract(EPOCH FROM deadline_at - now())::bigint FROM app.sagas";
     assert!((3500..=3600).contains(&bench.scalar(left).await));
     let process = bench.process(&registry);
@@ -239,7 +247,7 @@ async fn a_saga_that_is_sent_forward_again_forgets_that_it_was_cancelled() {
     assert!(cancelled.await.unwrap());
     world.gate.notify_one();
     bench.until(id, &State::NeedsAttention).await;
-    bench.retry_from(&registry, id, "c").await;
+    bench.retry_from(id, "c").await;
     bench.until(id, &State::Completed).await;
     assert_eq!(world.log(), words("a:act b:act b:undo c:act"));
     process.stop().await;
@@ -261,7 +269,7 @@ async fn a_saga_that_is_sent_back_to_a_wait_waits_anew() {
     bench.until(id, &State::Step("paid".to_owned())).await;
     bench.hour_passes().await;
     bench.until(id, &State::NeedsAttention).await;
-    bench.retry_from(&registry, id, "paid").await;
+    bench.retry_from(id, "paid").await;
     bench.until(id, &State::Step("paid".to_owned())).await;
     bench.is_claimed_early(id).await;
     assert_eq!(bench.view(id).await.state, State::Step("paid".to_owned()));
@@ -296,7 +304,7 @@ async fn a_timer_behind_where_a_saga_is_sent_back_to_begins_anew_and_what_was_sa
     bench.until(id, &State::NeedsAttention).await;
     assert_eq!(world.log(), words("a:act b:act a:undo"));
 
-    bench.retry_from(&registry, id, "cooling_off").await;
+    bench.retry_from(id, "cooling_off").await;
     let left = "SELECT extract(EPOCH FROM next_retry_at - now())::bigint FROM app.sagas";
     eventually("it waits for an hour again", async || {
         (bench.scalar(left).await > 3500).then_some(())
@@ -408,4 +416,43 @@ async fn whatever_characters_go_into_a_saga_all_of_them_can_be_listed() {
     assert_eq!(reasons[1].chars().count(), 1000);
     assert_eq!(bench.view(ended.id).await.input, odd);
     process.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_acts_on_a_saga_has_a_name_and_a_reason() {
+    let bench = Bench::new().await;
+    let (_, id) = parked(&bench).await;
+    let mut connection = bench.pool().acquire().await.unwrap();
+    for (who, reason) in [
+        ("", "because"),
+        ("ada", " "),
+        ("ada", "nothing\0"),
+        ("a\u{7}", "because"),
+    ] {
+        let by = By::new(who, reason);
+        let refused = bench.sagas.resume(&mut connection, id, &by).await;
+        let is_invalid = matches!(refused, Err(Error::Invalid { .. }));
+        assert!(is_invalid, "{who:?} {reason:?}: {refused:?}");
+    }
+    assert_eq!(bench.view(id).await.state, State::NeedsAttention);
+}
+
+#[tokio::test]
+async fn the_steps_of_a_definition_are_known_where_its_code_is_not() {
+    let bench = Bench::new().await;
+    let (definition, id) = parked(&bench).await;
+    let mut connection = bench.pool().acquire().await.unwrap();
+    let outlines = bench.sagas.outlines(&mut connection).await.unwrap();
+    let [outline] = outlines.as_slice() else {
+        panic!("one definition has run: {outlines:?}");
+    };
+    assert_eq!((outline.definition.as_str(), outline.version), ("three", 1));
+    assert_eq!(outline.steps, definition.shape());
+    assert_eq!(outline.steps.len(), 3);
+    // Nobody has ever run it: who would know what is before a step?
+    let forget = "DELETE FROM app.saga_definitions";
+    sqlx::query(forget).execute(&mut *connection).await.unwrap();
+    let by = By::new("ada", "again");
+    let unknown = bench.sagas.retry_from(&mut connection, id, "c", &by).await;
+    assert!(matches!(unknown, Err(Error::Unknown { .. })), "{unknown:?}");
 }

@@ -104,6 +104,8 @@ async fn a_person_aborts_what_is_not_decided_and_its_coordinator_has_to_follow()
         }
         let resolved = resolve(&world, id, Resolution::Abort).await;
         assert_eq!(resolved.unwrap(), Decision::Abort);
+        let turned = resolve(&world, id, Resolution::Commit).await.unwrap_err();
+        assert!(turned.to_string().contains("is decided: ABORT"), "{turned}");
         desk.open();
     };
     let (ended, ()) = tokio::join!(tx.commit(), person);

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tasuki::twopc::{Coordinator, Listed, Resolution};
+use sqlx::PgPool;
+use tasuki::twopc::{Coordinator, Database, Error, Listed, Resolution};
 use tasuki::worker::Worker;
 use tasuki_testkit::eventually;
 use uuid::Uuid;
@@ -18,6 +19,16 @@ async fn prepare(world: &World, gid: &str) {
         &format!("BEGIN; UPDATE stock SET units = 0; PREPARE TRANSACTION '{gid}'"),
     )
     .await;
+}
+
+/// West for a role of its own, which is no superuser.
+async fn west_as(world: &World, role: &str) -> PgPool {
+    let create = format!("CREATE ROLE {role} LOGIN PASSWORD '{role}'");
+    run(&world.west.pool, &create).await;
+    let west = (*world.west.pool.connect_options()).clone();
+    PgPool::connect_with(west.username(role).password(role))
+        .await
+        .unwrap()
 }
 
 /// A name as those of this log, with another transaction in it.
@@ -130,4 +141,82 @@ async fn a_participant_that_is_away_does_not_keep_the_others_from_being_swept() 
         world.prepared().await.is_empty().then_some(())
     })
     .await;
+}
+
+/// Orphans of two roles: the older is another's, and the sweep is of the younger's.
+struct Inherited {
+    theirs: String,
+    ours: String,
+    roles: [String; 2],
+    coordinator: Coordinator,
+}
+
+impl Inherited {
+    async fn by(world: &World) -> Self {
+        let (theirs, ours) = (strange(world).await, strange(world).await);
+        let roles = ["old", "new"].map(|role| format!("{role}_{}", world.west.name()));
+        let [old, new] = &roles;
+        let (old, new) = (west_as(world, old).await, west_as(world, new).await);
+        for (pool, gid) in [(&old, &theirs), (&new, &ours)] {
+            run(pool, &format!("BEGIN; PREPARE TRANSACTION '{gid}'")).await;
+        }
+        old.close().await;
+        let west = Database::new("west", new).unwrap();
+        Self {
+            theirs,
+            ours,
+            roles,
+            coordinator: world.coordinator_with(&west).timeout(SECOND / 2),
+        }
+    }
+
+    /// A superuser cleans up: roles are the whole server's.
+    async fn end(self, world: &World) {
+        let west = &world.west.pool;
+        run(west, &format!("ROLLBACK PREPARED '{}'", self.theirs)).await;
+        run(west, &format!("DROP ROLE {}", self.roles.join(", "))).await;
+    }
+}
+
+#[tokio::test]
+async fn one_that_another_role_has_prepared_does_not_keep_the_younger_ones_prepared() {
+    let world = World::new().await;
+    let inherited = Inherited::by(&world).await;
+    let sweep = inherited.coordinator.sweep();
+    eventually("ours is swept", async || {
+        let swept = sweep.tick().await.map_err(|error| error.to_string());
+        let left = world.prepared().await;
+        let is_swept = !left.contains(&inherited.ours);
+        // What could not be ended is told all the same.
+        let told = swept.is_err_and(|error| error.contains("`west`: ") && error.contains("denied"));
+        (is_swept && told).then_some(())
+    })
+    .await;
+    assert_eq!(world.prepared().await, [inherited.theirs.as_str()]);
+    inherited.end(&world).await;
+}
+
+#[tokio::test]
+async fn what_another_role_has_prepared_is_named_before_it_matters() {
+    let world = World::new().await;
+    let inherited = Inherited::by(&world).await;
+    let patient = inherited.coordinator.clone().timeout(HOUR);
+    patient.check().await.unwrap();
+    let told = eventually("it is old enough", async || {
+        let told = inherited.coordinator.check().await.err()?;
+        matches!(told, Error::Foreign { .. }).then_some(told)
+    })
+    .await;
+    let told = told.to_string();
+    for named in ["`west`", &inherited.theirs, &inherited.roles[0]] {
+        assert!(told.contains(named), "{told}");
+    }
+    let superuser = world.coordinator().timeout(SECOND / 2);
+    superuser.check().await.unwrap();
+    run(
+        &world.west.pool,
+        &format!("ROLLBACK PREPARED '{}'", inherited.ours),
+    )
+    .await;
+    inherited.end(&world).await;
 }
