@@ -11,6 +11,8 @@ use crate::timestamp;
 pub const PRODUCT_NOT_FOUND: &str = "PRODUCT_NOT_FOUND";
 /// The items have prices in more than one currency.
 pub const CURRENCY_CONFLICT: &str = "CURRENCY_CONFLICT";
+/// More than one of a SKU that can be owned only once.
+pub const QUANTITY_CONFLICT: &str = "QUANTITY_CONFLICT";
 /// The order has come too far, or has ended: it can't be cancelled any more.
 pub const ORDER_STATE_CONFLICT: &str = "ORDER_STATE_CONFLICT";
 /// There is less on hand than was to be moved.
@@ -115,7 +117,7 @@ pub struct PricedItem {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OrderFailure {
     /// For programs: `PAYMENT_DECLINED`, `PAYMENT_UNANSWERED`, `OUT_OF_STOCK`, `ALREADY_OWNED`,
-    /// `GRANT_FAILED`, `RESERVATION_EXPIRED`, `CANCELLED`, `TIMED_OUT`.
+    /// `GRANT_FAILED`, `RESERVATION_EXPIRED`, `CANCELLED`, `UNDONE`.
     #[schema(example = "OUT_OF_STOCK")]
     pub code: String,
     /// For people.
@@ -295,15 +297,24 @@ pub struct Reconciliation {
     pub total: i64,
     /// Each kind.
     pub checks: Vec<CheckCount>,
-    /// The first hundred.
+    /// The first hundred of each kind.
     pub found: Vec<Mismatch>,
     /// Orders that are on their way: neither completed, nor undone.
     pub unfinished: i64,
+    /// What ended before matched when it was compared, and was not read again. Nothing: it was.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "timestamp::option"
+    )]
+    pub since: Option<OffsetDateTime>,
 }
 
 /// What an operator is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Notice {
+    /// Which: the later, the higher.
+    pub notice_id: i64,
     /// `PAYMENT_DECLINED`, `PAYMENT_UNANSWERED`, `REFUND_FAILED` or `REVOCATION_FAILED`.
     pub kind: String,
     /// The payment that it is about.
@@ -320,6 +331,9 @@ pub struct Notice {
 /// What operators are told, the last first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Notices {
-    /// The last hundred.
+    /// A page of them.
     pub notices: Vec<Notice>,
+    /// `before` of the next page, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<i64>,
 }

@@ -18,7 +18,7 @@ use tasuki_contract::ids::NotificationId;
 use tasuki_service::database;
 
 use crate::NAME;
-use crate::domain::{Channel, Incoming};
+use crate::domain::{Channel, Incoming, Wishes};
 use crate::events::{Poison, Reader};
 use crate::store::{self, New};
 
@@ -100,52 +100,54 @@ impl Intake {
         tx: &mut PgConnection,
         events: &[&Incoming],
     ) -> Result<(), Failed> {
-        let recorded: Vec<_> = events
-            .iter()
-            .map(|it| {
-                let event = inbox::Event::new(it.event_id);
-                match &it.traceparent {
-                    Some(trace) => event.traceparent(trace),
-                    None => event,
-                }
-            })
-            .collect();
-        let arrivals = self.inbox.record_all(tx, NAME, &recorded).await?;
-        let new = events.iter().zip(arrivals);
-        let new: Vec<_> = new
-            .filter(|(_, arrival)| *arrival == Arrival::New)
-            .map(|(event, _)| *event)
-            .collect();
-        let mut users: Vec<_> = new.iter().flat_map(|it| &it.recipients).cloned().collect();
+        let mut users: Vec<_> = events.iter().flat_map(|it| &it.recipients).collect();
         users.sort_unstable();
         users.dedup();
-        if users.is_empty() {
-            return Ok(());
-        }
-        let wishes = store::wishes(tx, &users, &self.default_channels).await?;
-        let mut rows = Vec::with_capacity(new.len());
-        for event in new {
-            for user in &event.recipients {
-                let told = wishes.of(user, event.kind, &self.default_channels);
-                rows.extend(told.into_iter().map(|(channel, endpoint)| New {
-                    id: NotificationId::new(&self.clock).as_uuid(),
-                    event_id: event.event_id,
-                    user,
-                    kind: event.kind,
-                    channel,
-                    endpoint,
-                    aggregate_key: &event.aggregate_key,
-                    version: event.version,
-                    occurred_at: event.occurred_at,
-                    payload: &event.payload,
-                    traceparent: event.traceparent.as_deref(),
-                }));
+        let users: Vec<String> = users.into_iter().cloned().collect();
+        let wishes = match users.is_empty() {
+            true => Wishes::default(),
+            false => store::wishes(tx, &users, &self.default_channels).await?,
+        };
+        let owed: Vec<_> = events.iter().map(|it| self.owed(it, &wishes)).collect();
+        // How many there are is kept beside the event: whoever finds fewer knows that one is lost.
+        let recorded = events.iter().zip(&owed).map(|(it, owed)| {
+            let event = inbox::Event::new(it.event_id).effects(owed.len());
+            match &it.traceparent {
+                Some(trace) => event.traceparent(trace),
+                None => event,
             }
-        }
+        });
+        let recorded: Vec<_> = recorded.collect();
+        let arrivals = self.inbox.record_all(tx, NAME, &recorded).await?;
+        let new = owed.into_iter().zip(arrivals);
+        let new = new.filter(|(_, arrival)| *arrival == Arrival::New);
+        let rows: Vec<_> = new.flat_map(|(owed, _)| owed).collect();
         if !rows.is_empty() {
             store::insert(tx, &rows).await?;
         }
         Ok(())
+    }
+
+    /// The notifications that an event makes.
+    fn owed<'a>(&self, event: &'a Incoming, wishes: &Wishes) -> Vec<New<'a>> {
+        let mut owed = Vec::new();
+        for user in &event.recipients {
+            let told = wishes.of(user, event.kind, &self.default_channels);
+            owed.extend(told.into_iter().map(|(channel, endpoint)| New {
+                id: NotificationId::new(&self.clock).as_uuid(),
+                event_id: event.event_id,
+                user,
+                kind: event.kind,
+                channel,
+                endpoint,
+                aggregate_key: &event.aggregate_key,
+                version: event.version,
+                occurred_at: event.occurred_at,
+                payload: &event.payload,
+                traceparent: event.traceparent.as_deref(),
+            }));
+        }
+        owed
     }
 
     /// What is to become of an event that was taken in alone.

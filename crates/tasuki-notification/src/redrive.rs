@@ -6,9 +6,10 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use sqlx::PgPool;
 use tasuki::begin;
-use tasuki::bus::{NatsBus, Streams};
+use tasuki::bus::{NatsBus, Stored, Streams};
 use tasuki::worker::Error;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -43,7 +44,11 @@ pub struct SetAside {
     pub redriven_at: Option<OffsetDateTime>,
     /// When somebody gave it up.
     pub discarded_at: Option<OffsetDateTime>,
-    /// What went wrong at the last redrive.
+    /// Who redrove or discarded it, or tried to.
+    pub closed_by: Option<String>,
+    /// Why somebody gave it up.
+    pub discard_reason: Option<String>,
+    /// What went wrong at the last redrive that failed.
     pub last_error: Option<String>,
 }
 
@@ -147,23 +152,43 @@ impl Aside {
         Ok(true)
     }
 
+    /// What the message says; nothing if the stream does not have it any more.
+    ///
+    /// # Errors
+    /// When the broker can't be asked.
+    pub async fn payload(&self, entry: &SetAside) -> Result<Option<Bytes>, Error> {
+        let message = self.message(entry).await?;
+        Ok(message.ok().map(|message| message.payload))
+    }
+
+    /// The message of an entry, or why it is gone.
+    async fn message(&self, entry: &SetAside) -> Result<Result<Stored, &'static str>, Error> {
+        let state = self.bus.stream(&entry.stream).await?;
+        if state.is_none_or(|state| state.created_at != entry.stream_created_at) {
+            return Ok(Err("its stream was made again, the message is gone"));
+        }
+        let sequence = u64::try_from(entry.stream_seq)?;
+        let Some(message) = self.bus.message_at(&entry.stream, sequence).await? else {
+            return Ok(Err("the stream has it no longer"));
+        };
+        if message.id != entry.message_id {
+            return Ok(Err(
+                "the broker has lost it and given its number to another message",
+            ));
+        }
+        Ok(Ok(message))
+    }
+
     async fn take(&self, tx: &mut sqlx::PgConnection, entry: &SetAside) -> Result<Redriven, Error> {
         let failed = |why: &str| Ok(Redriven::Failed(why.to_owned()));
         let mut intakes = self.intakes.iter();
         let Some(intake) = intakes.find(|intake| intake.consumer == entry.consumer) else {
             return failed("its consumer is not configured here");
         };
-        let state = self.bus.stream(&entry.stream).await?;
-        if state.is_none_or(|state| state.created_at != entry.stream_created_at) {
-            return failed("its stream was made again, the message is gone");
-        }
-        let sequence = u64::try_from(entry.stream_seq)?;
-        let Some(message) = self.bus.message_at(&entry.stream, sequence).await? else {
-            return failed("the stream has it no longer");
+        let message = match self.message(entry).await? {
+            Ok(message) => message,
+            Err(gone) => return failed(gone),
         };
-        if message.id != entry.message_id {
-            return failed("the broker has lost it and given its number to another message");
-        }
         match intake.parse(&message.payload, message.header("traceparent")) {
             Ok(event) => {
                 intake.take(tx, &[&event]).await?;
@@ -188,6 +213,8 @@ impl From<broker::Entry> for SetAside {
             created_at: entry.created_at,
             redriven_at: entry.redriven_at,
             discarded_at: entry.discarded_at,
+            closed_by: entry.closed_by,
+            discard_reason: entry.discard_reason,
             last_error: entry.last_error,
         }
     }

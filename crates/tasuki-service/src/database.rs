@@ -60,6 +60,13 @@ pub enum Error {
     },
 }
 
+/// Connections of their own to the database of `pool`: what has them can't keep others waiting.
+#[must_use]
+pub fn beside(pool: &PgPool, connections: u32) -> PgPool {
+    let options = pool.options().clone().max_connections(connections);
+    options.connect_lazy_with(pool.connect_options().as_ref().clone())
+}
+
 impl Database {
     /// Pools for `service`. Connects when first used.
     ///

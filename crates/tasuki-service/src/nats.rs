@@ -21,6 +21,7 @@ const LIMIT: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub struct Nats {
     address: ServerAddr,
+    connection_timeout: Duration,
 }
 
 impl Nats {
@@ -30,7 +31,10 @@ impl Nats {
     /// When its address is missing.
     pub fn new(settings: &config::Nats) -> Result<Self, config::Error> {
         let address = settings.url.parse("nats.url", "TASUKI_NATS__URL")?;
-        Ok(Self { address })
+        Ok(Self {
+            address,
+            connection_timeout: settings.connection_timeout,
+        })
     }
 
     /// A client that goes on trying until it is connected. `name` is what the server shows.
@@ -51,6 +55,7 @@ impl Nats {
         };
         options
             .name(name)
+            .connection_timeout(self.connection_timeout)
             .retry_on_initial_connect()
             .connect(self.address.clone())
             .await

@@ -62,7 +62,21 @@ impl Tables {
         own_database: &config::ServiceDatabase,
         own: Own,
     ) -> Result<Self, config::Error> {
-        let schema = Schema::new(service).map_err(|error| config::Error::Invalid {
+        Self::in_schema(service, service, common, own_database, own)
+    }
+
+    /// As [`new`](Self::new), for a service whose schema has another name.
+    ///
+    /// # Errors
+    /// When the database's address is missing.
+    pub fn in_schema(
+        service: &'static str,
+        schema: &str,
+        common: &Common,
+        own_database: &config::ServiceDatabase,
+        own: Own,
+    ) -> Result<Self, config::Error> {
+        let schema = Schema::new(schema).map_err(|error| config::Error::Invalid {
             key: service.to_owned(),
             origin: "the code".to_owned(),
             reason: error.to_string(),

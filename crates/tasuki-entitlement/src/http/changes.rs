@@ -39,7 +39,10 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
     path = "/v1/entitlements/grants",
     tag = "changes",
     security(("bearer" = [])),
-    params(("Idempotency-Key" = String, Header, description = "1 to 255 visible ASCII characters: repeats with the same key get the first answer")),
+    params(
+        ("Idempotency-Key" = String, Header, description = "1 to 255 visible ASCII characters: repeats with the same key get the first answer"),
+        ("X-Trace-Id" = Option<String>, Header, description = "The trace that this belongs to, where there is no `traceparent`: 32 hex digits, or a UUID; anything else is ignored"),
+    ),
     request_body = GrantBody,
     responses(
         (status = 200, description = "Granted", body = Entitlement),
@@ -67,7 +70,10 @@ pub(super) async fn grant(
     path = "/v1/entitlements/revokes",
     tag = "changes",
     security(("bearer" = [])),
-    params(("Idempotency-Key" = String, Header, description = "1 to 255 visible ASCII characters: repeats with the same key get the first answer")),
+    params(
+        ("Idempotency-Key" = String, Header, description = "1 to 255 visible ASCII characters: repeats with the same key get the first answer"),
+        ("X-Trace-Id" = Option<String>, Header, description = "The trace that this belongs to, where there is no `traceparent`: 32 hex digits, or a UUID; anything else is ignored"),
+    ),
     request_body = RevokeBody,
     responses(
         (status = 200, description = "Revoked", body = Entitlement),

@@ -15,7 +15,6 @@ use tasuki::worker::Bell;
 use tasuki::{Clock, begin};
 use tasuki_contract::ids::{EventId, NotificationId};
 use tasuki_contract::timestamp;
-use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{DELAY, DELIVERIES_TOTAL, failed, is_injected, message_id, secrets};
@@ -33,6 +32,8 @@ const CHANNEL: &str = "webhook";
 const DISABLED: &str = "WebhookEndpointDisabled";
 /// What they are told before, when it fails for long.
 const FAILING: &str = "WebhookEndpointFailing";
+/// Why a message goes back that failed where the endpoint was before.
+const MOVED: &str = "the endpoint has moved meanwhile";
 /// How soon after an error of ours.
 const SOON: Duration = Duration::from_secs(1);
 /// For how long a receiver that asks for time is given it for nothing; afterwards each time costs
@@ -168,7 +169,7 @@ impl Outside {
         match attempt.verdict {
             send::Verdict::Delivered => {
                 if door.is_troubled {
-                    self.recovered(endpoint, door.now).await;
+                    self.recovered(endpoint, door).await;
                 }
                 let since = self.clock.now() - claimed.row.occurred_at;
                 let delay = since.as_seconds_f64().max(0.0);
@@ -176,10 +177,15 @@ impl Outside {
                 count("sent");
                 Outcome::Done(End::Sent)
             }
-            send::Verdict::Gone => self.give_up(endpoint, "it answered 410 Gone").await,
-            send::Verdict::Refused(why) => self.give_up(endpoint, &why).await,
+            send::Verdict::Gone => {
+                self.give_up(endpoint, &door.url, "it answered 410 Gone")
+                    .await
+            }
+            send::Verdict::Refused(why) => self.give_up(endpoint, &door.url, &why).await,
             send::Verdict::Later(after) => {
-                self.trouble(endpoint, door.now, Some(after)).await;
+                if !self.trouble(endpoint, door, Some(after)).await {
+                    return back(Duration::ZERO, MOVED);
+                }
                 let verdict = match self.is_young(claimed.row.notification_id) {
                     true => Verdict::Snooze(after),
                     false => Verdict::RetryAfter(after),
@@ -187,7 +193,9 @@ impl Outside {
                 self.failed(claimed, verdict, "asked to come later")
             }
             send::Verdict::Failed(error) => {
-                self.trouble(endpoint, door.now, None).await;
+                if !self.trouble(endpoint, door, None).await {
+                    return back(Duration::ZERO, MOVED);
+                }
                 self.failed(claimed, Verdict::Retry, &error)
             }
         }
@@ -200,10 +208,10 @@ impl Outside {
         made.is_some_and(|made| now.saturating_sub(made) < PATIENCE.as_secs())
     }
 
-    async fn recovered(&self, endpoint: Uuid, began: OffsetDateTime) {
+    async fn recovered(&self, endpoint: Uuid, door: &Door) {
         let noted = async {
             let mut connection = self.pool.acquire().await?;
-            trouble::succeeded(&mut connection, endpoint, Some(began)).await
+            trouble::succeeded(&mut connection, endpoint, &door.url, Some(door.now)).await
         };
         if let Err(error) = noted.await {
             // The next message that arrives says the same.
@@ -211,10 +219,12 @@ impl Outside {
         }
     }
 
-    async fn trouble(&self, endpoint: Uuid, began: OffsetDateTime, asked: Option<Duration>) {
+    /// Notes a failure. False: the endpoint is elsewhere by now, or nowhere.
+    async fn trouble(&self, endpoint: Uuid, door: &Door, asked: Option<Duration>) -> bool {
         let failure = Failure {
             endpoint,
-            began,
+            url: &door.url,
+            began: door.now,
             asked: asked.map(|it| it.as_secs_f64()),
         };
         let noted = async {
@@ -222,24 +232,27 @@ impl Outside {
             let found = trouble::failed(&mut connection, &failure, &self.limits).await?;
             drop(connection);
             match found {
-                Trouble::Passing => Ok(()),
-                Trouble::Lasting => self.warn(endpoint).await,
-                Trouble::Hopeless => {
+                None => return Ok(false),
+                Some(Trouble::Passing) => {}
+                Some(Trouble::Lasting) => self.warn(endpoint, &door.url).await?,
+                Some(Trouble::Hopeless) => {
                     let why = "it did nothing but fail for too long";
-                    self.disable(endpoint, why, Some(self.limits.failures))
-                        .await
+                    let failures = Some(self.limits.failures);
+                    self.disable(endpoint, &door.url, why, failures).await?;
                 }
             }
+            Ok::<_, sqlx::Error>(true)
         };
-        if let Err(error) = noted.await {
+        noted.await.unwrap_or_else(|error| {
             // The next message that fails says the same.
             tracing::warn!(error = %error, endpoint.id = %endpoint, "failure not noted");
-        }
+            true
+        })
     }
 
     /// Disables an endpoint that no message can or may reach. What it is owed is kept for a while.
-    async fn give_up(&self, endpoint: Uuid, why: &str) -> Outcome<End> {
-        match self.disable(endpoint, why, None).await {
+    async fn give_up(&self, endpoint: Uuid, url: &str, why: &str) -> Outcome<End> {
+        match self.disable(endpoint, url, why, None).await {
             Ok(()) => back(Duration::ZERO, why),
             Err(error) => back(SOON, &error.to_string()),
         }
@@ -250,11 +263,13 @@ impl Outside {
     async fn disable(
         &self,
         endpoint: Uuid,
+        url: &str,
         reason: &str,
         failures: Option<i32>,
     ) -> sqlx::Result<()> {
         let mut tx = begin(&self.pool).await?;
-        let Some(owner) = trouble::disable(&mut tx, endpoint, reason, failures).await? else {
+        let disabled = trouble::disable(&mut tx, endpoint, url, reason, failures);
+        let Some(owner) = disabled.await? else {
             return Ok(());
         };
         let payload = json!({ "endpoint_id": endpoint, "reason": reason });
@@ -267,9 +282,9 @@ impl Outside {
     }
 
     /// Tells the owner of an endpoint that it will be disabled if nothing changes, once.
-    async fn warn(&self, endpoint: Uuid) -> sqlx::Result<()> {
+    async fn warn(&self, endpoint: Uuid, url: &str) -> sqlx::Result<()> {
         let mut tx = begin(&self.pool).await?;
-        let Some(warned) = trouble::warn(&mut tx, endpoint, &self.limits).await? else {
+        let Some(warned) = trouble::warn(&mut tx, endpoint, url, &self.limits).await? else {
             return Ok(());
         };
         let payload = json!({

@@ -226,6 +226,8 @@ pub(crate) struct Entry {
     pub(crate) created_at: OffsetDateTime,
     pub(crate) redriven_at: Option<OffsetDateTime>,
     pub(crate) discarded_at: Option<OffsetDateTime>,
+    pub(crate) closed_by: Option<String>,
+    pub(crate) discard_reason: Option<String>,
     pub(crate) last_error: Option<String>,
 }
 
@@ -250,7 +252,7 @@ pub(crate) async fn list(
         r#"
         SELECT
             stream, stream_created_at, stream_seq, consumer, message_id, kind, reason, deliveries,
-            created_at, redriven_at, discarded_at, last_error
+            created_at, redriven_at, discarded_at, closed_by, discard_reason, last_error
         FROM notification.notification_nats_dlq
         WHERE (NOT $1 OR (redriven_at IS NULL AND discarded_at IS NULL))
             AND (
@@ -310,16 +312,17 @@ pub(crate) async fn end(
     end: &End<'_>,
 ) -> sqlx::Result<()> {
     let (redriven, discarded, error) = match end {
-        End::Redriven => (true, false, None),
-        End::Discarded(reason) => (false, true, Some(*reason)),
-        End::StillFailing(error) => (false, false, Some(*error)),
+        End::Redriven => (true, None, None),
+        End::Discarded(reason) => (false, Some(*reason), None),
+        End::StillFailing(error) => (false, None, Some(*error)),
     };
     sqlx::query!(
         r#"
         UPDATE notification.notification_nats_dlq
         SET redriven_at = CASE WHEN $4 THEN now() END,
-            discarded_at = CASE WHEN $5 THEN now() END,
-            last_error = $6,
+            discarded_at = CASE WHEN $5::text IS NOT NULL THEN now() END,
+            discard_reason = $5,
+            last_error = COALESCE($6, last_error),
             closed_by = $7
         WHERE stream = $1 AND stream_created_at = $2 AND stream_seq = $3
         "#,

@@ -47,14 +47,17 @@ summed AS (
 
 SELECT
     wanted.event_id AS "event_id!",
-    (
-        SELECT count(*) FROM notification.processed_events AS processed
-        WHERE processed.event_id = wanted.event_id
-    ) AS "processed!",
+    taken.processed AS "processed!",
+    taken.made AS "made?",
     COALESCE(summed.waiting, 0) AS "waiting!",
     COALESCE(summed.sent, 0) AS "sent!",
     COALESCE(summed.failed, 0) AS "failed!",
     COALESCE(summed.letters, 0) AS "letters!",
     COALESCE(summed.most_each, 0) AS "most_each!"
 FROM wanted
+CROSS JOIN LATERAL (
+    SELECT count(*) AS processed, sum(processed.effects)::bigint AS made
+    FROM notification.processed_events AS processed
+    WHERE processed.event_id = wanted.event_id
+) AS taken
 LEFT JOIN summed ON summed.event_id = wanted.event_id

@@ -8,6 +8,8 @@ use uuid::Uuid;
 pub(crate) struct Known {
     pub(crate) event_id: Uuid,
     pub(crate) processed: i64,
+    /// The notifications that were made of it, where that was written down.
+    pub(crate) made: Option<i64>,
     pub(crate) waiting: i64,
     pub(crate) sent: i64,
     pub(crate) failed: i64,
@@ -27,15 +29,32 @@ pub(crate) async fn known(
         .await
 }
 
-/// Which of these users have wishes of their own.
-pub(crate) async fn wishers(
+/// How many notifications of these events were given up: somebody discarded them, or they were
+/// withdrawn. Their letters are read one by one: ask for few, and rarely.
+pub(crate) async fn given_up(
     connection: &mut PgConnection,
-    users: &[String],
-) -> sqlx::Result<Vec<String>> {
-    sqlx::query_scalar!(
-        "SELECT DISTINCT user_id FROM notification.preferences WHERE user_id = ANY($1)",
-        users,
+    events: &[Uuid],
+) -> sqlx::Result<Vec<(Uuid, i64)>> {
+    let rows = sqlx::query!(
+        r#"
+        -- By itself first: what is in the letters of other tables can't be read like this.
+        WITH closed AS MATERIALIZED (
+            SELECT convert_from(payload, 'UTF8')::jsonb ->> 'event_id' AS event_id
+            FROM notification.dead_letters
+            WHERE source = 'notifications_live' AND discarded_at IS NOT NULL
+        )
+
+        SELECT wanted.event_id AS "event_id!", count(*) AS "given_up!"
+        FROM UNNEST($1::uuid[]) AS wanted (event_id)
+        INNER JOIN closed ON closed.event_id = wanted.event_id::text
+        GROUP BY wanted.event_id
+        "#,
+        events,
     )
     .fetch_all(connection)
-    .await
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| (row.event_id, row.given_up))
+        .collect())
 }

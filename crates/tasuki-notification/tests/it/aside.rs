@@ -153,8 +153,17 @@ async fn poison_stays_open_after_a_redrive_until_somebody_discards_it() {
     let entry = aside.list(true, 10).await.unwrap().remove(0);
     assert!(entry.last_error.is_some());
     assert!(aside.discard(&entry, "ann", "noise").await.unwrap());
-    assert!(!aside.discard(&entry, "ann", "noise").await.unwrap());
+    assert!(!aside.discard(&entry, "bob", "no more").await.unwrap());
     assert_eq!(world.count(OPEN).await, 0);
+    let discarded = aside.list(false, 10).await.unwrap().remove(0);
+    assert_eq!(discarded.closed_by.as_deref(), Some("ann"));
+    assert_eq!(discarded.discard_reason.as_deref(), Some("noise"));
+    assert_eq!(
+        discarded.last_error, entry.last_error,
+        "why it failed is kept"
+    );
+    let payload = aside.payload(&discarded).await.unwrap();
+    assert_eq!(payload.as_deref(), Some(b"\xff".as_slice()));
 }
 
 #[tokio::test]

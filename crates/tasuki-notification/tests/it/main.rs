@@ -11,4 +11,5 @@ mod intake;
 mod retention;
 mod stream;
 mod support;
+mod verify;
 mod webhooks;

@@ -133,6 +133,11 @@ impl World {
         self.host.send(Method::PUT, path, key, Some(body)).await
     }
 
+    pub(crate) async fn patch(&self, path: &str, body: &Value) -> Reply {
+        let key = Some(self.key.as_str());
+        self.host.send(Method::PATCH, path, key, Some(body)).await
+    }
+
     /// Lets `user` be told over `channels` of everything.
     pub(crate) async fn prefer(&self, user: &str, channels: &[&str]) {
         let path = format!("/v1/users/{user}/notification-preferences");

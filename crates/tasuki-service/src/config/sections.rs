@@ -103,6 +103,8 @@ pub struct Database {
 pub struct Nats {
     #[serde(deserialize_with = "Address::nats")]
     pub url: Address,
+    #[serde(deserialize_with = "some_time")]
+    pub connection_timeout: Duration,
     #[serde(deserialize_with = "replicas")]
     pub replicas: usize,
 }

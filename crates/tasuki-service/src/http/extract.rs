@@ -12,8 +12,8 @@ use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::envelope::Limits;
@@ -31,6 +31,16 @@ pub struct Path<T>(pub T);
 /// The query.
 #[derive(Clone, Copy, Debug)]
 pub struct Query<T>(pub T);
+
+/// Where the connection of a request comes from: a client, or what stands before us.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub std::net::SocketAddr);
+
+/// The query of who takes none: whatever is in it is refused, so that nobody believes it had an
+/// effect.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoQuery {}
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     type Rejection = ApiError;
@@ -62,6 +72,16 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
                 _ => ApiError::bad_request("request body is incomplete"),
             })?;
         parse(&body).map(Self)
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Peer {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
+        // Every connection of the server has one.
+        let peer = parts.extensions.get::<Self>().copied();
+        peer.ok_or_else(ApiError::internal_unlogged)
     }
 }
 
@@ -245,8 +265,6 @@ fn is_number(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde::Deserialize;
-
     use super::*;
 
     #[derive(Debug, Deserialize)]

@@ -21,7 +21,7 @@ mod shape;
 pub use docs::described;
 pub use envelope::Envelope;
 pub use error::{ApiError, answer};
-pub use extract::{Json, Path, Query};
+pub use extract::{Json, NoQuery, Path, Peer, Query};
 pub use health::{Check, Health};
 pub use key::IdempotencyKey;
 pub use server::serve;

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -15,6 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 use tower::ServiceBuilder;
 
+use super::extract::Peer;
 use super::protocol::{Guarded, Progress};
 use crate::config;
 use crate::shutdown::Phases;
@@ -105,9 +108,16 @@ async fn connection(
 ) {
     // Answers are written whole; waiting to fill a packet only adds delay.
     stream.set_nodelay(true).unwrap_or_default();
+    let Ok(peer) = stream.peer_addr() else {
+        return; // It has left already.
+    };
     let progress = Progress::default();
     let stream = Guarded::new(stream, progress.clone(), settings.write_timeout);
     let service = ServiceBuilder::new()
+        .map_request(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(Peer(peer));
+            request
+        })
         .map_response(move |response| progress.follow(response))
         .service(router);
     let connection = http1::Builder::new()

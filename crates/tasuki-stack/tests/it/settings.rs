@@ -38,6 +38,8 @@ async fn durable_settings_are_really_on() {
         ("lc_collate", "C.UTF-8"),
         ("TimeZone", "UTC"),
         ("wal_level", "logical"),
+        ("min_wal_size", "1GB"),
+        ("bgwriter_delay", "50ms"),
     ] {
         assert_eq!(
             ask(&mut connection, &format!("SHOW {setting}")).await,

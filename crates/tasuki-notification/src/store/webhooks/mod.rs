@@ -158,6 +158,38 @@ pub(crate) async fn find(
     .await
 }
 
+/// What is changed of an endpoint: what is none stays as it is.
+pub(crate) struct Changed<'a> {
+    pub(crate) url: Option<&'a str>,
+    pub(crate) description: Option<&'a str>,
+    pub(crate) types: Option<&'a [String]>,
+}
+
+/// Changes an endpoint.
+pub(crate) async fn change(
+    connection: &mut PgConnection,
+    id: Uuid,
+    changed: &Changed<'_>,
+) -> sqlx::Result<()> {
+    sqlx::query!(
+        r#"
+        UPDATE notification.webhook_endpoints
+        SET url = COALESCE($2, url),
+            description = COALESCE($3, description),
+            types = COALESCE($4, types),
+            updated_at = now()
+        WHERE endpoint_id = $1
+        "#,
+        id,
+        changed.url,
+        changed.description,
+        changed.types,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
 /// Pauses or enables an endpoint; says whether it did. One that is disabled is not paused: it would
 /// be owed new events again.
 pub(crate) async fn set_status(

@@ -4,6 +4,9 @@
 //! doubles with each failure that follows it. When it is over, one message at a time is tried, and
 //! the first that arrives ends the trouble. When half of the time is over after which it is
 //! disabled, its owner is told.
+//!
+//! What comes of an attempt is about the address that was called. The endpoint may have another by then:
+//! nothing of it is said of that one.
 
 use std::time::Duration;
 
@@ -26,8 +29,10 @@ pub(crate) struct Limits {
 
 /// An attempt that failed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct Failure<'a> {
     pub(crate) endpoint: Uuid,
+    /// The address that was called.
+    pub(crate) url: &'a str,
     pub(crate) began: OffsetDateTime,
     /// For how long the receiver has asked to be left alone, in seconds.
     pub(crate) asked: Option<f64>,
@@ -44,12 +49,13 @@ pub(crate) enum Trouble {
     Hopeless,
 }
 
-/// Notes a failure, and holds the endpoint if it is time for that; says how bad it is.
+/// Notes a failure, and holds the endpoint if it is time for that; says how bad it is, unless the
+/// endpoint has another address by now, or is gone.
 pub(crate) async fn failed(
     connection: &mut PgConnection,
-    failure: &Failure,
+    failure: &Failure<'_>,
     limits: &Limits,
-) -> sqlx::Result<Trouble> {
+) -> sqlx::Result<Option<Trouble>> {
     // What began before the hold says nothing about how the endpoint is after it: only what was
     // asked for counts then.
     let found = sqlx::query!(
@@ -68,7 +74,7 @@ pub(crate) async fn failed(
                         )
                 END
             )
-        WHERE endpoint_id = $1
+        WHERE endpoint_id = $1 AND url = $8
         RETURNING
             status = 'ENABLED' AND failures >= $4
             AND failing_since <= now() - make_interval(secs => $7) AS "is_hopeless!",
@@ -82,21 +88,25 @@ pub(crate) async fn failed(
         limits.first_hold.as_secs_f64(),
         limits.longest_hold.as_secs_f64(),
         limits.disable_after.as_secs_f64(),
+        failure.url,
     )
     .fetch_optional(connection)
     .await?;
-    Ok(match found {
-        Some(found) if found.is_hopeless => Trouble::Hopeless,
-        Some(found) if found.is_lasting => Trouble::Lasting,
-        _ => Trouble::Passing,
-    })
+    Ok(
+        found.map(|found| match (found.is_hopeless, found.is_lasting) {
+            (true, _) => Trouble::Hopeless,
+            (false, true) => Trouble::Lasting,
+            (false, false) => Trouble::Passing,
+        }),
+    )
 }
 
-/// An attempt succeeded: the trouble is over. Unless it began before the hold, which is then
+/// An attempt at `url` succeeded: the trouble is over. Unless it began before the hold, which is then
 /// about something newer; `None` means that it did not.
 pub(crate) async fn succeeded(
     connection: &mut PgConnection,
     endpoint: Uuid,
+    url: &str,
     began: Option<OffsetDateTime>,
 ) -> sqlx::Result<()> {
     sqlx::query!(
@@ -105,9 +115,26 @@ pub(crate) async fn succeeded(
         SET failures = 0, failing_since = NULL, held_until = NULL, warned_at = NULL
         WHERE endpoint_id = $1
             AND ($2::timestamptz IS NULL OR held_until IS NULL OR held_until <= $2)
+            AND url = $3
         "#,
         endpoint,
         began,
+        url,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// The trouble is over because its owner says so.
+pub(crate) async fn forgotten(connection: &mut PgConnection, endpoint: Uuid) -> sqlx::Result<()> {
+    sqlx::query!(
+        r#"
+        UPDATE notification.webhook_endpoints
+        SET failures = 0, failing_since = NULL, held_until = NULL, warned_at = NULL
+        WHERE endpoint_id = $1
+        "#,
+        endpoint,
     )
     .execute(connection)
     .await?;
@@ -122,11 +149,12 @@ pub(crate) struct Warned {
     pub(crate) disabled_at: OffsetDateTime,
 }
 
-/// Notes that the owner of a failing endpoint is told; nothing if they were before, or the trouble
-/// is over meanwhile.
+/// Notes that the owner of an endpoint that fails at `url` is told; nothing if they were before, or the
+/// trouble is over meanwhile.
 pub(crate) async fn warn(
     tx: &mut PgConnection,
     endpoint: Uuid,
+    url: &str,
     limits: &Limits,
 ) -> sqlx::Result<Option<Warned>> {
     sqlx::query_as!(
@@ -135,7 +163,7 @@ pub(crate) async fn warn(
         UPDATE notification.webhook_endpoints
         SET warned_at = now()
         WHERE endpoint_id = $1 AND status = 'ENABLED' AND failures >= $2
-            AND warned_at IS NULL AND failing_since IS NOT NULL
+            AND warned_at IS NULL AND failing_since IS NOT NULL AND url = $4
         RETURNING
             user_id, failing_since AS "failing_since!",
             failing_since + make_interval(secs => $3) AS "disabled_at!"
@@ -143,17 +171,19 @@ pub(crate) async fn warn(
         endpoint,
         limits.failures,
         limits.disable_after.as_secs_f64(),
+        url,
     )
     .fetch_optional(tx)
     .await
 }
 
-/// Disables an endpoint; answers whose it is, unless it was disabled before. With `failures`, only
+/// Disables an endpoint at `url`; answers whose it is, unless it was disabled before. With `failures`, only
 /// while it is enabled and has so many in a row: its owner may have resumed or paused it since they
 /// were counted.
 pub(crate) async fn disable(
     tx: &mut PgConnection,
     endpoint: Uuid,
+    url: &str,
     reason: &str,
     failures: Option<i32>,
 ) -> sqlx::Result<Option<String>> {
@@ -163,11 +193,13 @@ pub(crate) async fn disable(
         SET status = 'DISABLED', disabled_reason = $2, disabled_at = now(), updated_at = now()
         WHERE endpoint_id = $1 AND status <> 'DISABLED'
             AND ($3::integer IS NULL OR (status = 'ENABLED' AND failures >= $3))
+            AND url = $4
         RETURNING user_id
         "#,
         endpoint,
         reason,
         failures,
+        url,
     )
     .fetch_optional(tx)
     .await

@@ -1,5 +1,6 @@
 //! Webhooks: signed, tried again, kept while they are paused, and never led inside.
 
+mod change;
 mod trouble;
 mod turns;
 
@@ -14,10 +15,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
+use tasuki::dlq::Filter;
 use tasuki_service::config::Config;
 use tasuki_testkit::eventually;
 
-use crate::support::{World, granted};
+use crate::support::{A_WHILE, World, granted};
 
 /// Somebody else's server: keeps what it gets, and answers as it is told.
 #[derive(Clone, Default)]
@@ -185,6 +187,44 @@ async fn a_failed_attempt_is_repeated_under_the_same_id_until_it_succeeds() {
     assert!(
         !attempts.to_string().contains("swordfish"),
         "what is in the query is a secret"
+    );
+}
+
+#[tokio::test]
+async fn a_webhook_is_tried_as_often_as_configured_then_dead_and_a_redrive_sends_it_once() {
+    let world = lenient_with(|config| {
+        config
+            .with_value("notification.webhook.max-attempts", 3)
+            .unwrap()
+    })
+    .await;
+    let (receiver, address) = Receiver::start(&[(500, None), (500, None), (500, None)]).await;
+    register(&world, address).await;
+    world.tell(&granted("u", "s", 1)).await;
+    let failed = "SELECT count(*) FROM notification.notifications
+        WHERE status = 'FAILED' AND attempt_count = 3";
+    world.counts(1, failed).await;
+    // sleep: another attempt would come within a few polls.
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(receiver.got().len(), 3);
+    let letters = "SELECT count(*) FROM notification.notification_dlq";
+    assert_eq!(world.count(letters).await, 1);
+
+    let dead = tasuki_notification::letters(&world.tables);
+    let all = Filter::default();
+    let redrive = || dead.redrive_all(&world.env.db.pool, &all, "ann", None);
+    assert_eq!(redrive().await.unwrap().letters, 1);
+    world.counts(1, SENT).await;
+    assert_eq!(redrive().await.unwrap().letters, 0);
+    // sleep: another attempt would come within a few polls.
+    tokio::time::sleep(A_WHILE).await;
+    let got = receiver.got();
+    assert_eq!(got.len(), 4);
+    let id = |(headers, _): &(HashMap<String, String>, String)| headers["webhook-id"].clone();
+    assert!(got.iter().all(|it| id(it) == id(&got[0])));
+    assert_eq!(
+        (world.count(SENT).await, world.count(letters).await),
+        (1, 0)
     );
 }
 

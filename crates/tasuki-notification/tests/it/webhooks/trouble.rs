@@ -411,7 +411,7 @@ async fn a_disabled_webhook_is_not_paused() {
 }
 
 #[tokio::test]
-async fn a_replay_to_a_disabled_webhook_is_refused_and_changes_nothing() {
+async fn a_replay_to_a_webhook_that_gets_nothing_is_refused_and_changes_nothing() {
     let world = lenient().await;
     let (receiver, address) = Receiver::start(&[]).await;
     let webhook = register(&world, address).await;
@@ -420,16 +420,21 @@ async fn a_replay_to_a_disabled_webhook_is_refused_and_changes_nothing() {
     let (_, body) = receiver.got().remove(0);
     let told: serde_json::Value = serde_json::from_str(&body).unwrap();
     let id = told["notification_id"].as_str().unwrap();
-    world
-        .execute(
-            "UPDATE notification.webhook_endpoints SET status = 'DISABLED', disabled_at = now()",
-        )
-        .await;
     let replay = path(&webhook, &format!("/replay/{id}"));
-    let refused = world.post(&replay, &json!({})).await;
-    assert_eq!(
-        (refused.status, &*refused.code()),
-        (StatusCode::CONFLICT, "WEBHOOK_DISABLED")
-    );
-    assert_eq!(world.count(SENT).await, 1);
+    // One that is paused for long would have it withdrawn at once.
+    for sql in [
+        "UPDATE notification.webhook_endpoints
+         SET status = 'PAUSED', paused_at = now() - interval '15 days'",
+        "UPDATE notification.webhook_endpoints
+         SET status = 'DISABLED', disabled_at = now(), paused_at = NULL",
+    ] {
+        world.execute(sql).await;
+        let refused = world.post(&replay, &json!({})).await;
+        assert_eq!(
+            (refused.status, &*refused.code()),
+            (StatusCode::CONFLICT, "WEBHOOK_DISABLED")
+        );
+        assert_eq!(world.count(SENT).await, 1);
+        assert_eq!(world.count(OWED).await, 0);
+    }
 }

@@ -1,4 +1,6 @@
-//! Webhooks of a user: register, list, pause, rotate, test, look at the attempts, send again.
+//! Webhooks of a user: register, list, change, pause, rotate, test, look at the attempts, send again.
+
+pub(super) mod change;
 
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ use tasuki_service::http::{ApiError, Json, Path};
 use super::access::{Read, Write};
 use super::{App, user_of};
 use crate::delivery;
-use crate::store::webhooks::{self, Attempt, Door, Endpoint, owed, secrets, trouble};
+use crate::store::webhooks::{self, Attempt, Door, Endpoint, owed, trouble};
 use crate::webhook::send::{Outgoing, Verdict};
 use crate::webhook::sign::Secret;
 
@@ -30,8 +32,6 @@ const SHOWN: i64 = 100;
 const A_MINUTE: Duration = Duration::from_secs(60);
 /// Tests of one webhook within a minute.
 const TESTS: i32 = 5;
-/// Secrets of one webhook that sign beside the present one.
-const OLD_SECRETS: i64 = 10;
 const MAX_DESCRIPTION: usize = 255;
 const MAX_TYPES: usize = 50;
 
@@ -87,12 +87,11 @@ pub(super) async fn create(
 ) -> Result<(StatusCode, Json<Webhook>), ApiError> {
     permitted.owns(&user)?;
     let user = user_of(user)?;
-    check(&body)?;
-    let url = app.guard.check_url(&body.url);
-    let url = url.map_err(|why| ApiError::bad_request(format!("url {}", why.rule())))?;
+    check(&body.description, &body.types)?;
+    let url = public(&app, &body.url)?;
     let secret = Secret::generate().map_err(|error| ApiError::internal(&error))?;
     let id = EndpointId::new(&app.clock);
-    let stored = store(&app, &user, id, url.as_str(), &body, &secret).await;
+    let stored = store(&app, &user, id, &url, &body, &secret).await;
     let endpoint = stored.map_err(|error| ApiError::database(&error))?;
     let endpoint = endpoint.ok_or_else(|| {
         let most = app.endpoints_per_user;
@@ -133,91 +132,6 @@ pub(super) async fn delete(
     // What it was owed is withdrawn by whoever delivers.
     app.deliveries.ring();
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// Pause a webhook: what comes meanwhile is kept for it, for some days.
-#[utoipa::path(
-    post,
-    path = "/v1/users/{user_id}/webhooks/{endpoint_id}/pause",
-    tag = "webhooks",
-    security(("bearer" = [])),
-    params(("user_id" = String, Path), ("endpoint_id" = EndpointId, Path)),
-    responses(
-        (status = 200, description = "Paused", body = Webhook),
-        (status = 403, description = "`FORBIDDEN`", body = ErrorBody),
-        (status = 404, description = "`NOT_FOUND`", body = ErrorBody),
-        (status = 409, description = "`WEBHOOK_DISABLED`: it gets nothing already", body = ErrorBody),
-        (status = 503, description = "`UNAVAILABLE`", body = ErrorBody),
-    )
-)]
-pub(super) async fn pause(
-    State(app): State<App>,
-    permitted: Permitted<Write>,
-    Path((user, id)): Path<(String, EndpointId)>,
-) -> Result<Json<Webhook>, ApiError> {
-    set_status(&app, &permitted, user, id, "PAUSED").await
-}
-
-/// Enable a webhook that was paused, or that we had disabled. What it is owed is sent at once.
-#[utoipa::path(
-    post,
-    path = "/v1/users/{user_id}/webhooks/{endpoint_id}/resume",
-    tag = "webhooks",
-    security(("bearer" = [])),
-    params(("user_id" = String, Path), ("endpoint_id" = EndpointId, Path)),
-    responses(
-        (status = 200, description = "Enabled", body = Webhook),
-        (status = 403, description = "`FORBIDDEN`", body = ErrorBody),
-        (status = 404, description = "`NOT_FOUND`", body = ErrorBody),
-        (status = 503, description = "`UNAVAILABLE`", body = ErrorBody),
-    )
-)]
-pub(super) async fn resume(
-    State(app): State<App>,
-    permitted: Permitted<Write>,
-    Path((user, id)): Path<(String, EndpointId)>,
-) -> Result<Json<Webhook>, ApiError> {
-    let resumed = set_status(&app, &permitted, user, id, "ENABLED").await;
-    app.deliveries.ring();
-    resumed
-}
-
-/// Give a webhook a new secret. Those before sign beside it for a while.
-#[utoipa::path(
-    post,
-    path = "/v1/users/{user_id}/webhooks/{endpoint_id}/rotate",
-    tag = "webhooks",
-    security(("bearer" = [])),
-    params(("user_id" = String, Path), ("endpoint_id" = EndpointId, Path)),
-    responses(
-        (status = 200, description = "With the new secret, which is told now and never again", body = Webhook),
-        (status = 403, description = "`FORBIDDEN`", body = ErrorBody),
-        (status = 404, description = "`NOT_FOUND`", body = ErrorBody),
-        (status = 409, description = "`WEBHOOK_SECRETS`: too many secrets sign still", body = ErrorBody),
-        (status = 503, description = "`UNAVAILABLE`", body = ErrorBody),
-    )
-)]
-pub(super) async fn rotate(
-    State(app): State<App>,
-    permitted: Permitted<Write>,
-    Path((user, id)): Path<(String, EndpointId)>,
-) -> Result<Json<Webhook>, ApiError> {
-    permitted.owns(&user)?;
-    let user = user_of(user)?;
-    let secret = Secret::generate().map_err(|error| ApiError::internal(&error))?;
-    let mut tx = transaction(&app).await?;
-    find(&mut tx, &user, id).await?;
-    let (new, overlap) = (secret.expose(), app.rotation_overlap.as_secs_f64());
-    let rotated = secrets::rotate(&mut tx, id.as_uuid(), new, overlap, OLD_SECRETS).await;
-    if !rotated.map_err(|error| ApiError::database(&error))? {
-        return Err(ApiError::conflict(
-            "WEBHOOK_SECRETS",
-            format!("{OLD_SECRETS} secrets before this one sign still: wait until one is over"),
-        ));
-    }
-    let endpoint = find(&mut tx, &user, id).await?;
-    commit(tx).await?;
-    Ok(Json(shown(endpoint, Some(&secret))))
 }
 
 /// Send a test message now, and say how it went.
@@ -268,7 +182,7 @@ pub(super) async fn test(
         .await
         .map_err(|error| ApiError::database(&error))?;
     if sent.verdict == Verdict::Delivered && door.is_troubled {
-        trouble::succeeded(&mut connection, id.as_uuid(), None)
+        trouble::succeeded(&mut connection, id.as_uuid(), &door.url, None)
             .await
             .map_err(|error| ApiError::database(&error))?;
         app.deliveries.ring();
@@ -320,7 +234,7 @@ pub(super) async fn attempts(
         (status = 202, description = "It will be sent again"),
         (status = 403, description = "`FORBIDDEN`", body = ErrorBody),
         (status = 404, description = "`NOT_FOUND`: this webhook was not sent it", body = ErrorBody),
-        (status = 409, description = "`WEBHOOK_DISABLED`: resume it first", body = ErrorBody),
+        (status = 409, description = "`WEBHOOK_DISABLED`: it is disabled or paused, resume it first", body = ErrorBody),
         (status = 503, description = "`UNAVAILABLE`", body = ErrorBody),
     )
 )]
@@ -332,8 +246,10 @@ pub(super) async fn replay(
     permitted.owns(&user)?;
     let user = user_of(user)?;
     let mut connection = connection(&app).await?;
-    if find(&mut connection, &user, id).await?.status == "DISABLED" {
-        return Err(disabled());
+    // What was sent would wait, and be withdrawn in the end.
+    if find(&mut connection, &user, id).await?.status != "ENABLED" {
+        let message = "the webhook is disabled or paused: resume it first";
+        return Err(ApiError::conflict("WEBHOOK_DISABLED", message));
     }
     let (endpoint, notification) = (id.as_uuid(), notification.as_uuid());
     let again = owed::replay(&mut connection, user.as_str(), endpoint, notification).await;
@@ -373,36 +289,6 @@ async fn find(
     let found = webhooks::find(connection, user.as_str(), id.as_uuid()).await;
     let found = found.map_err(|error| ApiError::database(&error))?;
     found.ok_or_else(unknown)
-}
-
-async fn set_status(
-    app: &App,
-    permitted: &Permitted<Write>,
-    user: String,
-    id: EndpointId,
-    status: &str,
-) -> Result<Json<Webhook>, ApiError> {
-    permitted.owns(&user)?;
-    let user = user_of(user)?;
-    let mut tx = transaction(app).await?;
-    find(&mut tx, &user, id).await?;
-    let changed = change(&mut tx, id, status).await;
-    let changed = changed.map_err(|error| ApiError::database(&error))?;
-    let endpoint = find(&mut tx, &user, id).await?;
-    if !changed {
-        return Err(disabled());
-    }
-    commit(tx).await?;
-    Ok(Json(shown(endpoint, None)))
-}
-
-async fn change(tx: &mut PgConnection, id: EndpointId, status: &str) -> sqlx::Result<bool> {
-    let changed = webhooks::set_status(tx, id.as_uuid(), status).await?;
-    if status == "ENABLED" {
-        trouble::succeeded(tx, id.as_uuid(), None).await?;
-        owed::make_due(tx, id.as_uuid()).await?;
-    }
-    Ok(changed)
 }
 
 /// The door to a webhook that may be tested once more.
@@ -449,15 +335,22 @@ async fn store(
     Ok(made)
 }
 
-fn check(body: &NewWebhook) -> Result<(), ApiError> {
-    let long = body.description.chars().count() > MAX_DESCRIPTION;
-    if long || body.description.chars().any(char::is_control) {
+/// The address as it is kept, if it may be called.
+fn public(app: &App, url: &str) -> Result<String, ApiError> {
+    let url = app.guard.check_url(url);
+    let url = url.map_err(|why| ApiError::bad_request(format!("url {}", why.rule())))?;
+    Ok(url.into())
+}
+
+fn check(description: &str, types: &[String]) -> Result<(), ApiError> {
+    let long = description.chars().count() > MAX_DESCRIPTION;
+    if long || description.chars().any(char::is_control) {
         return Err(ApiError::bad_request(
             "description has at most 255 characters, none of them a control character",
         ));
     }
     let named = |kind: &String| Reason::try_from(kind.clone()).is_ok();
-    if body.types.len() > MAX_TYPES || !body.types.iter().all(named) {
+    if types.len() > MAX_TYPES || !types.iter().all(named) {
         return Err(ApiError::bad_request("types has at most 50 names of types"));
     }
     Ok(())
