@@ -62,7 +62,7 @@ impl Part {
     }
 
     /// What it does something about.
-    const fn hears(self, what: EventType) -> bool {
+    pub(crate) const fn hears(self, what: EventType) -> bool {
         use EventType as It;
         match self {
             Self::Payment => matches!(what, It::OrderCreated | It::StockFailed | It::StockReleased),
@@ -103,14 +103,8 @@ impl Reaction for Dancer {
         let Some(heard) = heard(&delivery.payload).map_err(Failure::reject)? else {
             return Ok(Vec::new());
         };
-        let told = match self.part {
-            Part::Payment => self.payment(tx, heard).await,
-            Part::Inventory => self.inventory(tx, heard).await,
-            Part::Fulfilment => self.fulfilment(tx, heard).await,
-            Part::Orders => self.orders(tx, heard).await,
-        };
         // Also when there is no such order: another copy of the database may not have it yet.
-        Ok(told?)
+        Ok(self.act(tx, heard).await?)
     }
 
     fn committed(&self) {
@@ -119,6 +113,20 @@ impl Reaction for Dancer {
 }
 
 impl Dancer {
+    /// Does what is to be done about `heard`, and says what happened.
+    pub(crate) async fn act(
+        &self,
+        tx: &mut PgConnection,
+        heard: Heard,
+    ) -> Result<Vec<Event>, Error> {
+        match self.part {
+            Part::Payment => self.payment(tx, heard).await,
+            Part::Inventory => self.inventory(tx, heard).await,
+            Part::Fulfilment => self.fulfilment(tx, heard).await,
+            Part::Orders => self.orders(tx, heard).await,
+        }
+    }
+
     async fn payment(&self, tx: &mut PgConnection, heard: Heard) -> Result<Vec<Event>, Error> {
         let Heard { what, order } = heard;
         match what {

@@ -6,10 +6,14 @@ use tasuki::Clock;
 use tasuki::idempotency::{Answer, Keys, Outcome, Reply, Request};
 use tasuki::saga::{Definition, Sagas};
 use tasuki::testing::crash_point;
+use tasuki_contract::error::ErrorBody;
 use tasuki_contract::ids::OrderId;
-use tasuki_contract::shop::{Flow, OrderState, OrderTaken, ReceiptBody, Stock, Warehouse};
+use tasuki_contract::shop::{
+    CURRENCY_CONFLICT, Flow, OrderState, OrderTaken, PRODUCT_NOT_FOUND, QUANTITY_CONFLICT,
+    ReceiptBody, Stock, Warehouse,
+};
 
-use crate::domain::{Basket, is_final};
+use crate::domain::{Basket, Unsellable, is_final};
 use crate::error::Error;
 use crate::orchestrated::Carried;
 use crate::orders;
@@ -33,7 +37,10 @@ impl Commands {
     /// Takes an order, once per key. It is durable when this returns, and goes on by itself.
     pub(crate) async fn place(&self, request: &Request, basket: Basket) -> Result<Outcome, Error> {
         let placing = self.keys.once(&self.pool, request, async |tx| {
-            let taken = self.take(tx, basket).await?;
+            let taken = match self.take(tx, basket).await {
+                Err(Error::Unsellable(why)) => return refused(why),
+                taken => taken?,
+            };
             crash_point("shop.order_taken");
             let reply = Reply::new(202, serde_json::to_vec(&taken)?);
             Ok::<_, Error>(Answer::Decided(reply))
@@ -114,4 +121,21 @@ impl Commands {
         });
         receiving.await
     }
+}
+
+/// What the catalogue does not allow is a decision, and kept like one: the prices of a later day would
+/// give another.
+fn refused(why: Unsellable) -> Result<Answer, Error> {
+    let code = match &why {
+        Unsellable::Unknown(_) => PRODUCT_NOT_FOUND,
+        Unsellable::Currencies(..) => CURRENCY_CONFLICT,
+        Unsellable::OnlyOne(_) => QUANTITY_CONFLICT,
+        Unsellable::Free | Unsellable::TooMuch => return Err(why.into()),
+    };
+    let body = ErrorBody {
+        code: code.into(),
+        message: why.to_string(),
+    };
+    let reply = Reply::new(409, serde_json::to_vec(&body)?);
+    Ok(Answer::Decided(reply))
 }

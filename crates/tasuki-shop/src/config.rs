@@ -84,6 +84,8 @@ pub struct Payment {
     pub backoff_base: Duration,
     #[serde(deserialize_with = "pause")]
     pub backoff_max: Duration,
+    #[serde(deserialize_with = "calls")]
+    pub concurrency: usize,
 }
 
 /// `[shop.entitlement]`
@@ -94,6 +96,8 @@ pub struct Entitlement {
     pub url: String,
     #[serde(deserialize_with = "call_timeout")]
     pub timeout: Duration,
+    #[serde(deserialize_with = "calls")]
+    pub concurrency: usize,
 }
 
 /// `[shop.outbox]`
@@ -132,6 +136,8 @@ pub struct Retention {
     pub cleanup_interval: Duration,
     #[serde(deserialize_with = "a_day_at_most")]
     pub reconcile_interval: Duration,
+    #[serde(deserialize_with = "notices")]
+    pub notices: Duration,
 }
 
 impl Nats {
@@ -220,6 +226,10 @@ fn concurrency<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::E
     within(usize::deserialize(deserializer)?, &(1..=100_000))
 }
 
+fn calls<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    within(usize::deserialize(deserializer)?, &(1..=1000))
+}
+
 fn call_timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     time_within(deserializer, &(10 * MILLI..=10 * MINUTE))
 }
@@ -247,6 +257,11 @@ fn published_ttl<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration,
 
 fn ack_wait<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     time_within(deserializer, &(SECOND..=HOUR))
+}
+
+/// Somebody must have had the time to read them.
+fn notices<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    time_within(deserializer, &(DAY..=3650 * DAY))
 }
 
 fn a_day_at_most<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
@@ -278,12 +293,15 @@ mod tests {
             ("payment.max-attempts", "0", "0 is not from 1 to 1000"),
             ("payment.keep-trying", "25h", "is not from 0ns"),
             ("payment.backoff-base", "0s", "0ns is not from 1ms"),
+            ("payment.concurrency", "0", "0 is not from 1 to 1000"),
+            ("entitlement.concurrency", "0", "0 is not from 1 to 1000"),
             ("entitlement.url", "entitlement:80", "begins with http://"),
             ("warehouse.url", "mysql://x", "begins with postgres://"),
             ("warehouse.timeout", "1ms", "1ms is not from 100ms"),
             ("nats.subject", "", "it is required"),
             ("nats.durable", "", "it is required"),
             ("retention.reconcile-interval", "0s", "0ns is not from 1s"),
+            ("retention.notices", "1h", "is not from"),
         ] {
             let refused = read(key, value).unwrap_err();
             assert!(refused.contains(&format!("shop.{key} ")), "{refused}");

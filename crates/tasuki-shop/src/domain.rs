@@ -62,6 +62,8 @@ pub(crate) enum Unsellable {
     Unknown(String),
     #[error("the items have prices in {0} and in {1}")]
     Currencies(String, String),
+    #[error("{0} can be owned only once: order one of it")]
+    OnlyOne(String),
     #[error("the items cost nothing")]
     Free,
     #[error("the sum is too large")]
@@ -78,6 +80,10 @@ pub(crate) fn price(basket: &Basket, prices: &[Price]) -> Result<(Vec<Item>, Mon
     for wanted in &basket.items {
         let price = prices.iter().find(|price| price.sku == wanted.sku.as_str());
         let price = price.ok_or_else(|| Unsellable::Unknown(wanted.sku.to_string()))?;
+        // It would be paid as often as ordered, and granted once.
+        if !price.consumable && wanted.quantity > 1 {
+            return Err(Unsellable::OnlyOne(price.sku.clone()));
+        }
         let sum = price.price.checked_mul(wanted.quantity);
         let before = match &total {
             Some(total) if total.currency != price.currency => {
@@ -222,12 +228,13 @@ mod tests {
         }
     }
 
+    /// All of them are used up, but for the sword.
     fn prices(all: &[(&str, i64, &str)]) -> Vec<Price> {
         let price = |(sku, price, currency): &(&str, i64, &str)| Price {
             sku: (*sku).to_owned(),
             price: *price,
             currency: (*currency).to_owned(),
-            consumable: false,
+            consumable: *sku != "sword",
         };
         all.iter().map(price).collect()
     }
@@ -249,12 +256,17 @@ mod tests {
             ("d", 1, "USD"),
             ("gift", 0, "EUR"),
             ("palace", i64::MAX, "EUR"),
+            ("sword", 100, "EUR"),
         ]);
         for (items, why) in [
             (&[("x", 1)][..], "the shop does not sell x"),
             (
                 &[("a", 1), ("d", 1)],
                 "the items have prices in EUR and in USD",
+            ),
+            (
+                &[("a", 1), ("sword", 2)],
+                "sword can be owned only once: order one of it",
             ),
             (&[("gift", 5)], "the items cost nothing"),
             (&[("palace", 2)], "the sum is too large"),

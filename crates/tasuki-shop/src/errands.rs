@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sqlx::{PgConnection, Postgres, Transaction};
 use tasuki::begin;
-use tasuki::jobs::{BoxError, Context, Failure, Handler, Job, Registry};
+use tasuki::jobs::{BoxError, Context, Failure, Handler, Job, Priority, Registry};
 use tasuki::retry::{Backoff, Policy};
 use tasuki::testing::crash_point;
 use tasuki_contract::ids::OrderId;
@@ -27,8 +27,14 @@ use crate::payments::{self, Charge, Refund};
 use crate::store::orders::{self as store, Fulfilment};
 use crate::store::payments::PaymentState;
 
-/// The queue of these jobs.
-pub(crate) const QUEUE: &str = "orders";
+/// Calls of the payment provider.
+pub(crate) const PAYMENT: &str = "payment";
+/// Calls of entitlement. A queue has slots of its own: one that is slow holds up nobody who needs the
+/// other.
+pub(crate) const ENTITLEMENT: &str = "entitlement";
+/// Where the previous release has put both. Nothing is added there, except by processes of it that still
+/// run, and by whoever redrives what has died there.
+pub(crate) const BEFORE: &str = "orders";
 
 /// How often calls are tried, as it was when they were promised.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -111,7 +117,7 @@ pub(crate) struct RevokeErrand {
 }
 
 macro_rules! errands {
-    ($($errand:ident: $kind:literal, $tries:expr;)+) => {$(
+    ($($errand:ident: $kind:literal in $queue:ident, $priority:ident, $tries:expr;)+) => {$(
         impl $errand {
             /// The one of an order.
             pub(crate) const fn of(parts: &Parts, dossier: &Dossier) -> Self {
@@ -124,7 +130,11 @@ macro_rules! errands {
 
         impl Job for $errand {
             const KIND: &'static str = $kind;
-            const QUEUE: &'static str = QUEUE;
+            const QUEUE: &'static str = $queue;
+
+            fn priority(&self) -> Priority {
+                Priority::$priority
+            }
 
             fn tries(&self) -> u32 {
                 let tries: fn(Pace) -> u32 = $tries;
@@ -146,11 +156,12 @@ macro_rules! errands {
     )+};
 }
 
+// What is owed to somebody goes before what is new.
 errands! {
-    ChargeErrand: "shop.charge", Pace::tries;
-    RefundErrand: "shop.refund", |pace| pace.undo_tries;
-    GrantErrand: "shop.grant", Pace::tries;
-    RevokeErrand: "shop.revoke", |pace| pace.undo_tries;
+    ChargeErrand: "shop.charge" in PAYMENT, Normal, Pace::tries;
+    RefundErrand: "shop.refund" in PAYMENT, High, |pace| pace.undo_tries;
+    GrantErrand: "shop.grant" in ENTITLEMENT, Normal, Pace::tries;
+    RevokeErrand: "shop.revoke" in ENTITLEMENT, High, |pace| pace.undo_tries;
 }
 
 /// Who runs them.

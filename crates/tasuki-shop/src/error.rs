@@ -1,6 +1,6 @@
 //! What can go wrong here.
 
-use tasuki::{choreography, idempotency, jobs, saga, twopc};
+use tasuki::{choreography, idempotency, inbox, jobs, saga, twopc};
 
 use crate::domain::{Setback, Unsellable};
 
@@ -13,6 +13,8 @@ pub(crate) enum Error {
     Store(#[from] sqlx::Error),
     #[error("the event could not be written")]
     Story(#[from] choreography::Error),
+    #[error("what has come could not be recorded")]
+    Inbox(#[from] inbox::Error),
     #[error("the job could not be written")]
     Jobs(#[from] jobs::Error),
     #[error("the saga could not be started or stopped")]
@@ -29,12 +31,16 @@ pub(crate) enum Error {
     Setback(#[from] Setback),
     #[error("{0}")]
     Unanswered(String),
+    #[error("{0}")]
+    Refused(String),
     #[error("there is no such order")]
     NoOrder,
     #[error("the order is {0}: it can't be cancelled any more")]
     TooLate(&'static str),
     #[error("there is no second warehouse: set shop.warehouse.url")]
     NoWarehouse,
+    #[error("too many transfers wait")]
+    Busy,
 }
 
 impl Error {

@@ -69,6 +69,8 @@ pub(crate) async fn grant(parts: &Parts, dossier: &Dossier) -> Result<Grants, Er
                 said.granted.push(sku);
                 continue;
             }
+            // Of what is used up one can always own more: there are too many of it.
+            Answer::Conflict(why) if item.consumable => Some(Setback::GrantFailed { sku, why }),
             Answer::Conflict(_) => Some(Setback::AlreadyOwned(sku)),
             Answer::NotOurs(why) | Answer::KeyTaken(why) | Answer::Refused(why) => {
                 Some(Setback::GrantFailed { sku, why })

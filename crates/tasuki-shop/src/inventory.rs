@@ -10,12 +10,13 @@ use sqlx::PgConnection;
 use tasuki::Clock;
 use tasuki::outbox::Event;
 use tasuki_contract::events::shop::EventType;
+use tasuki_contract::ids::ReservationId;
 use tasuki_contract::shop::OrderState;
 
 use crate::domain::Setback;
 use crate::error::Error;
 use crate::orders::{self, Dossier};
-use crate::store::stock::{self, Reservation};
+use crate::store::stock::{self, Reservation, RunOut};
 
 /// What became of a reservation.
 enum Reserved {
@@ -119,11 +120,37 @@ pub(crate) async fn commit(tx: &mut PgConnection, dossier: &Dossier) -> Result<C
     }
 }
 
-/// Puts back what nobody came for, at most `limit` reservations. Says how many they were.
-pub(crate) async fn expire(tx: &mut PgConnection, limit: i64) -> sqlx::Result<usize> {
-    let gone = stock::run_out(tx, limit).await?;
-    for reservation in &gone {
-        stock::release(tx, *reservation, true).await?;
+/// Reservations that nobody came for in time behind `after`, at most `limit`; none of goods that are
+/// known to be `held` by somebody.
+pub(crate) async fn run_out(
+    connection: &mut PgConnection,
+    after: Option<RunOut>,
+    held: &[String],
+    limit: i64,
+) -> sqlx::Result<Vec<RunOut>> {
+    stock::run_out(connection, after, held, limit).await
+}
+
+/// What is reserved that somebody holds at this moment.
+pub(crate) async fn held_by_others(
+    tx: &mut PgConnection,
+    reservation: ReservationId,
+) -> sqlx::Result<Vec<String>> {
+    stock::held_by_others(tx, reservation).await
+}
+
+/// Puts back one that nobody came for, unless somebody is at it; waits for `limit` at the most. In a
+/// transaction of its own: with two in one, rows of stock would not be locked in the order of their
+/// names. Says whether it was this one who did.
+pub(crate) async fn expire(
+    tx: &mut PgConnection,
+    reservation: ReservationId,
+    limit: Duration,
+) -> sqlx::Result<bool> {
+    stock::wait_at_most(tx, limit).await?;
+    if !stock::lock_held(tx, reservation).await? {
+        return Ok(false);
     }
-    Ok(gone.len())
+    stock::release(tx, reservation, true).await?;
+    Ok(true)
 }

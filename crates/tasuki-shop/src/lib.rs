@@ -10,6 +10,7 @@
 //! Not here: who owns what (`tasuki-entitlement`), who is told of it (`tasuki-notification`).
 
 mod choreographed;
+mod closed;
 mod commands;
 mod config;
 mod domain;
@@ -28,7 +29,9 @@ mod payments;
 mod queries;
 mod store;
 mod transfer;
+mod unread;
 pub mod verify;
+mod watch;
 mod workers;
 
 use std::sync::Arc;
@@ -45,11 +48,13 @@ use tasuki::saga::{Engine, Registry, Sagas, Settings};
 use tasuki::twopc::{Coordinator, Database};
 use tasuki_service::auth::tokens::{KeyRing, Signer};
 use tasuki_service::config::{Common, Error as ConfigError, Mode, ServiceDatabase};
+use tasuki_service::database::beside;
 use tasuki_service::http::Check;
 use tasuki_service::nats::{Nats, consumer_check, stream_check};
 use tasuki_service::service::{Own, Tables};
 use tasuki_service::telemetry::trace;
 use tasuki_service::{Config, Service};
+use tokio::sync::Semaphore;
 use tracing::Span;
 
 use choreographed::Part;
@@ -85,6 +90,11 @@ const PROVIDER_CONNECTIONS: u32 = 8;
 
 /// The name of the other warehouse in the log of two-phase commits.
 const OVERFLOW: &str = "overflow";
+/// Transfers that one process makes at the same time.
+const TRANSFERS: u16 = 8;
+/// Connections to the log of two-phase commits that a transfer needs: one for its work, and one to say
+/// how far it is.
+const CONNECTIONS_EACH: u16 = 2;
 
 /// Reads its section.
 ///
@@ -171,6 +181,8 @@ pub async fn service(
         sagas: &sagas,
         engine: &engine,
         coordinator: warehouse.as_ref().map(|it| &it.coordinator),
+        reconciler: &verify::Reconciler::new(tables.database.workers.clone())
+            .with_overflow(warehouse.as_ref().map(|it| it.pool.clone())),
         bus: &bus,
         stream,
         clock,
@@ -228,12 +240,6 @@ fn current_trace() -> Option<String> {
     trace::traceparent(&Span::current())
 }
 
-/// Connections of their own to the same database.
-fn beside(pool: &PgPool, connections: u32) -> PgPool {
-    let options = pool.options().clone().max_connections(connections);
-    options.connect_lazy_with(pool.connect_options().as_ref().clone())
-}
-
 fn patience(own: &Shop) -> Patience {
     let pace = own.pace();
     let (calls, undo) = pace.policies();
@@ -257,7 +263,13 @@ impl Other {
         let coordinator = self.coordinator.clone();
         Check::new("warehouse", move || {
             let coordinator = coordinator.clone();
-            async move { coordinator.check().await.map_err(|error| error.to_string()) }
+            async move {
+                match coordinator.check().await {
+                    // Somebody else's to end; orders and transfers go on meanwhile.
+                    Ok(()) | Err(tasuki::twopc::Error::Foreign { .. }) => Ok(()),
+                    Err(error) => Err(error.to_string()),
+                }
+            }
         })
     }
 }
@@ -268,8 +280,12 @@ fn warehouse(common: &Common, own: &Shop, tables: &Tables) -> Result<Option<Othe
     };
     let pool = other.database.requests.clone();
     let invalid = |error| ConfigError::invalid("shop.warehouse.url", &error);
-    let database = Database::new(OVERFLOW, pool.clone()).map_err(invalid)?;
-    let coordinator = Coordinator::new(&tables.schema, tables.database.requests.clone())
+    // A transfer may wait for long, and holds what it has meanwhile: not what requests need.
+    let there = beside(&pool, TRANSFERS.into());
+    let database = Database::new(OVERFLOW, there).map_err(invalid)?;
+    let connections = TRANSFERS * CONNECTIONS_EACH;
+    let log = beside(&tables.database.requests, connections.into());
+    let coordinator = Coordinator::new(&tables.schema, log)
         .timeout(own.warehouse.timeout)
         .database(&database)
         .map_err(invalid)?;
@@ -304,6 +320,8 @@ fn app(
             coordinator: it.coordinator.clone(),
             overflow: it.database.clone(),
             keys: keys.clone(),
+            room: Arc::new(Semaphore::new(TRANSFERS.into())),
+            patience: own.warehouse.timeout,
         }),
         commands: Commands {
             pool: pool.clone(),
@@ -314,7 +332,7 @@ fn app(
             definition,
             queries: queries.clone(),
         },
-        reconciler: verify::Reconciler::new(pool),
+        reconciler: verify::Reconciler::new(pool).with_overflow(queries.overflow.clone()),
         queries,
     }
 }

@@ -52,7 +52,29 @@ pub(crate) enum Notice {
 }
 
 impl Notice {
-    const fn as_str(self) -> &'static str {
+    const ALL: [Self; 4] = [
+        Self::PaymentDeclined,
+        Self::PaymentUnanswered,
+        Self::RefundFailed,
+        Self::RevocationFailed,
+    ];
+
+    /// Reads [`as_str`](Self::as_str).
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
+    }
+
+    /// Those that somebody should do something about. A card that is declined is between the customer
+    /// and the bank.
+    pub(crate) fn urgent() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|kind| kind.is_urgent())
+    }
+
+    const fn is_urgent(self) -> bool {
+        !matches!(self, Self::PaymentDeclined)
+    }
+
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::PaymentDeclined => "PAYMENT_DECLINED",
             Self::PaymentUnanswered => "PAYMENT_UNANSWERED",
@@ -116,7 +138,8 @@ impl Parts {
         Ok(())
     }
 
-    /// Tells an operator, once: a row that is shown, a line in the log, a number for an alert.
+    /// Tells an operator, once: a row that is shown, a line in the log, a number for an alert. What
+    /// happens every day, and is nobody's fault, is told more quietly.
     pub(crate) async fn alert(
         &self,
         tx: &mut PgConnection,
@@ -128,13 +151,23 @@ impl Parts {
         let order = dossier.order;
         if notices::tell(tx, kind, payment.as_uuid(), order.as_uuid(), message).await? {
             metrics::counter!(NOTICES_TOTAL, "kind" => kind).increment(1);
-            tracing::error!(
-                payment.id = %payment,
-                order.id = %order,
-                kind,
-                why = message,
-                "an operator must know of a payment",
-            );
+            if notice.is_urgent() {
+                tracing::error!(
+                    payment.id = %payment,
+                    order.id = %order,
+                    kind,
+                    why = message,
+                    "an operator must know of a payment",
+                );
+            } else {
+                tracing::info!(
+                    payment.id = %payment,
+                    order.id = %order,
+                    kind,
+                    why = message,
+                    "a payment failed",
+                );
+            }
         }
         Ok(())
     }

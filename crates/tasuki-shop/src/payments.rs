@@ -31,7 +31,7 @@ use tokio::time::timeout;
 use crate::domain::{Setback, is_final};
 use crate::errands::{self, RefundErrand};
 use crate::error::Error;
-use crate::gateway::{ChargeError, RefundError, Refunded};
+use crate::gateway::{ChargeError, Refunded};
 use crate::orders::{self, Dossier};
 use crate::parts::{Notice, Parts};
 use crate::store::orders as order_store;
@@ -189,7 +189,7 @@ pub(crate) async fn refund(parts: &Parts, dossier: &Dossier) -> Result<Refund, E
             refunds(parts, dossier, refunded).await?;
             Ok(Refund::Done)
         }
-        Err(RefundError::Refused(why) | RefundError::Unanswered(why)) => Ok(Refund::Open(why)),
+        Err(refused) => Ok(Refund::Open(refused.to_string())),
     }
 }
 

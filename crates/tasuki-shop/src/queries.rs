@@ -7,11 +7,9 @@ use tasuki_contract::shop::{self as wire, Flow, OrderState, Warehouse};
 
 use crate::domain::is_final;
 use crate::error::Error;
+use crate::parts::Notice;
 use crate::store::orders::OrderRow;
 use crate::store::{notices, orders, stock};
-
-/// The most notices that are shown.
-const NOTICES: i64 = 100;
 
 /// Reads, on connections of `pool`.
 #[derive(Clone, Debug)]
@@ -106,19 +104,37 @@ impl Queries {
         Ok(found)
     }
 
-    /// What operators were told last.
-    pub(crate) async fn notices(&self) -> Result<wire::Notices, Error> {
+    /// What operators were told before the notice of this number, at most `limit`: of one kind, or all
+    /// that somebody should do something about.
+    pub(crate) async fn notices(
+        &self,
+        kind: Option<Notice>,
+        before: i64,
+        limit: u16,
+    ) -> Result<wire::Notices, Error> {
+        let text = |kind: Notice| kind.as_str().to_owned();
+        let kinds = kind.map_or_else(|| Notice::urgent().map(text).collect(), |it| vec![text(it)]);
         let mut connection = self.pool.acquire().await?;
-        let rows = notices::last(&mut connection, NOTICES).await?.into_iter();
-        let notices = rows.map(|row| wire::Notice {
-            kind: row.kind,
-            payment_id: row.payment_id.into(),
-            order_id: row.order_id.into(),
-            message: row.message,
-            at: row.told_at,
-        });
+        let wanted = i64::from(limit);
+        // One more than is shown: whether there are any more.
+        let rows = notices::before(&mut connection, &kinds, before, wanted + 1).await?;
+        let is_last = rows.len() <= usize::from(limit);
+        let notices = rows
+            .into_iter()
+            .take(usize::from(limit))
+            .map(|row| wire::Notice {
+                notice_id: row.notice_id,
+                kind: row.kind,
+                payment_id: row.payment_id.into(),
+                order_id: row.order_id.into(),
+                message: row.message,
+                at: row.told_at,
+            });
+        let notices: Vec<_> = notices.collect();
+        let last = notices.last().map(|notice| notice.notice_id);
         Ok(wire::Notices {
-            notices: notices.collect(),
+            notices,
+            next: last.filter(|_| !is_last),
         })
     }
 }

@@ -8,11 +8,16 @@
 //! rare, quick, and a moment in which goods are nowhere, or in two places, may not be seen by whoever
 //! counts.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use sqlx::PgConnection;
 use tasuki::idempotency::{Keys, Opened, Outcome, Reply, Request};
 use tasuki::twopc::{Coordinator, Database, Transaction};
 use tasuki_contract::error::ErrorBody;
 use tasuki_contract::shop::{STOCK_INSUFFICIENT, Transfer, TransferBody, Warehouse};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use crate::error::Error;
 use crate::store::stock;
@@ -27,6 +32,10 @@ pub(crate) struct Transfers {
     pub(crate) coordinator: Coordinator,
     pub(crate) overflow: Database,
     pub(crate) keys: Keys,
+    /// For as many as may be made at the same time.
+    pub(crate) room: Arc<Semaphore>,
+    /// How long one waits for room, and then for each lock.
+    pub(crate) patience: Duration,
 }
 
 impl Transfers {
@@ -37,8 +46,13 @@ impl Transfers {
         request: &Request,
         body: &TransferBody,
     ) -> Result<Outcome, Error> {
+        let room = timeout(self.patience, self.room.acquire()).await;
+        let Ok(Ok(_place)) = room else {
+            return Err(Error::Busy);
+        };
         let mut tx = self.coordinator.begin(NAME).await?;
         let here = tx.here().await?;
+        stock::wait_at_most(here, self.patience).await?;
         let opened = self
             .keys
             .open_all(here, std::slice::from_ref(request))
@@ -77,9 +91,12 @@ impl Transfers {
         let why = (KIND, Some(id.as_uuid()));
         // The shop's own row first, whichever way the goods go: no server would notice two transfers
         // that wait for each other in two databases.
-        stock::hold(tx.here().await?, sku).await?;
+        let is_new = stock::hold(tx.here().await?, sku).await?;
         let from = self.warehouse(tx, body.from).await?;
         if !stock::take(from, sku, quantity, why).await? {
+            if is_new {
+                stock::let_go(tx.here().await?, sku).await?;
+            }
             return refused(body);
         }
         let to = self.warehouse(tx, body.to).await?;
@@ -101,7 +118,11 @@ impl Transfers {
     ) -> Result<&'a mut PgConnection, Error> {
         Ok(match warehouse {
             Warehouse::Main => tx.here().await?,
-            Warehouse::Overflow => tx.on(&self.overflow).await?,
+            Warehouse::Overflow => {
+                let there = tx.on(&self.overflow).await?;
+                stock::wait_at_most(there, self.patience).await?;
+                there
+            }
         })
     }
 }

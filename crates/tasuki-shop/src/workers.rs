@@ -9,13 +9,15 @@ use tasuki::admin::Gauges;
 use tasuki::bus::{Consumer, ConsumerSpec, NatsBus, StreamSpec};
 use tasuki::choreography::Reactor;
 use tasuki::dlq::Letters;
+use tasuki::inbox::Inbox;
 use tasuki::jobs::Queue;
-use tasuki::outbox::{self, Reconciler, RelaySettings, Routes};
+use tasuki::outbox::{self, RelaySettings, Routes};
 use tasuki::saga::{Engine, Sagas};
 use tasuki::twopc::Coordinator;
-use tasuki::upkeep::{self, Partitioned, Upkeep};
+use tasuki::upkeep::{self, Expiring, Partitioned, Upkeep};
 use tasuki::worker::{Error, Listener, Tick, Worker};
-use tasuki::{Clock, begin, jobs};
+use tasuki::{Clock, begin, is_away, jobs};
+use tasuki_contract::ids::ReservationId;
 use tasuki_service::Service;
 use tasuki_service::service::Tables;
 use tasuki_service::telemetry::trace;
@@ -23,19 +25,19 @@ use tasuki_service::telemetry::trace;
 use crate::choreographed::{Dancer, Part};
 use crate::config::Shop;
 use crate::parts::Parts;
-use crate::{NAME, errands, inventory, verify};
+use crate::unread::{Keeping, Reads, Unread};
+use crate::verify::Reconciler;
+use crate::watch::Watch;
+use crate::{NAME, errands, inventory};
 
-/// What does not match, by check. Alert on any.
-const MISMATCHES: &str = "tasuki_shop_mismatches";
-/// Orders that are neither completed nor undone.
-const UNFINISHED: &str = "tasuki_shop_unfinished_orders";
-
-/// Reservations that are ended in one transaction.
+/// Reservations that are looked for at a time.
 const AT_ONCE: i64 = 100;
+/// How long one of them waits for a row of stock that somebody holds: others can be put back. It is half
+/// as long after each that has waited in vain, and not less than the second.
+const EXPIRY_PATIENCE: Duration = Duration::from_millis(500);
+const LEAST_PATIENCE: Duration = Duration::from_millis(50);
 /// How soon after its end a reservation is put back, at the latest.
 const EXPIRY_POLL: Duration = Duration::from_millis(500);
-/// Jobs that run side by side: they wait for others most of the time.
-const ERRANDS: usize = 32;
 
 /// Everything that workers share.
 pub(crate) struct Staff<'a> {
@@ -45,6 +47,7 @@ pub(crate) struct Staff<'a> {
     pub(crate) sagas: &'a Sagas,
     pub(crate) engine: &'a Engine,
     pub(crate) coordinator: Option<&'a Coordinator>,
+    pub(crate) reconciler: &'a Reconciler,
     pub(crate) bus: &'a Arc<NatsBus>,
     pub(crate) stream: StreamSpec,
     pub(crate) clock: &'a Clock,
@@ -67,10 +70,20 @@ impl Staff<'_> {
         for part in Part::ALL {
             service = service.worker(self.hear(part));
         }
-        let queue = Queue::new(errands::QUEUE).concurrency(ERRANDS);
-        let registry = errands::registry(self.parts);
-        let queue = queue.lease(self.own.outbox.leased.lease);
-        service = service.worker(queue.worker(&self.parts.jobs, &pool, &registry)?);
+        let registry = errands::registry(self.parts).on::<Unread, _>(Reads(self.parts.clone()));
+        let (payment, entitlement) = (&self.own.payment, &self.own.entitlement);
+        for (queue, calls) in [
+            (errands::PAYMENT, payment.concurrency),
+            (errands::ENTITLEMENT, entitlement.concurrency),
+            (
+                errands::BEFORE,
+                payment.concurrency.min(entitlement.concurrency),
+            ),
+        ] {
+            let queue = Queue::new(queue).concurrency(calls);
+            let queue = queue.lease(self.own.outbox.leased.lease);
+            service = service.worker(queue.worker(&self.parts.jobs, &pool, &registry)?);
+        }
         if let Some(coordinator) = self.coordinator {
             service = service
                 .worker(coordinator.recovery())
@@ -87,7 +100,8 @@ impl Staff<'_> {
                 .worker(upkeep(self.own, self.tables)?)
                 .worker(Expiry { pool: pool.clone() })
                 .worker(Watch {
-                    reconciler: verify::Reconciler::new(pool),
+                    reconciler: self.reconciler.clone(),
+                    parts: self.parts.clone(),
                     every: self.own.retention.reconcile_interval,
                 })
                 .worker(gauges),
@@ -117,7 +131,7 @@ impl Staff<'_> {
         let suspicion = relay.work().suspicion();
         let name = format!("{NAME}.reconciler");
         let (bus, streams) = (Arc::clone(self.bus), vec![self.stream.clone()]);
-        let reconciler = Reconciler::new(&name, outbox, bus, pool.clone(), streams);
+        let reconciler = outbox::Reconciler::new(&name, outbox, bus, pool.clone(), streams);
         service
             .worker(relay)
             .worker(reconciler.suspecting(suspicion))
@@ -131,9 +145,14 @@ impl Staff<'_> {
             part,
             parts: self.parts.clone(),
         };
-        let reactor = Reactor::new(self.parts.story.clone(), pool.clone(), dancer);
+        let keeping = Keeping {
+            reactor: Reactor::new(self.parts.story.clone(), pool.clone(), dancer),
+            part,
+            parts: self.parts.clone(),
+            inbox: Inbox::new(&self.tables.schema),
+        };
         let name = format!("{NAME}.{}", part.as_str());
-        Consumer::new(name, self.bus.as_ref().clone(), self.spec(part), reactor)
+        Consumer::new(name, self.bus.as_ref().clone(), self.spec(part), keeping)
             .linking_traces(trace::link)
             .remembering(pool, &self.tables.schema)
     }
@@ -148,16 +167,16 @@ impl Staff<'_> {
     fn tell(&self, service: Service) -> Service {
         let pool = self.tables.database.workers.clone();
         let ears = Listener::new("shop.listener", pool.clone());
+        let jobs = &self.parts.jobs;
+        let ears = self.sagas.heard_by(ears).rings(jobs.channel(), jobs.bell());
         let outbox = self.parts.outbox.ringer(&pool);
-        let jobs = self.parts.jobs.ringer(&pool);
+        let jobs = jobs.ringer(&pool);
         let sagas = self.sagas.ringer("shop.saga-ringer", pool);
-        service
-            .worker(self.sagas.heard_by(ears))
-            .everywhere(move |supervisor| {
-                supervisor.start(outbox);
-                supervisor.start(jobs);
-                supervisor.start(sagas);
-            })
+        service.worker(ears).everywhere(move |supervisor| {
+            supervisor.start(outbox);
+            supervisor.start(jobs);
+            supervisor.start(sagas);
+        })
     }
 }
 
@@ -166,9 +185,11 @@ pub(crate) fn upkeep(own: &Shop, tables: &Tables) -> Result<Upkeep, upkeep::Erro
     let published = Partitioned::by_time("outbox_published", "published_at")
         .width(Duration::from_secs(60 * 60))
         .keep(own.outbox.published_ttl);
+    let notices = Expiring::new("operator_notices", "told_at").keep(own.retention.notices);
     let every = own.retention.cleanup_interval;
     Ok(Upkeep::new(tables.database.workers.clone(), &tables.schema)
         .partitioned(published)?
+        .expiring(notices)?
         .clean_every(own.retention.enabled.then_some(every)))
 }
 
@@ -176,6 +197,48 @@ pub(crate) fn upkeep(own: &Shop, tables: &Tables) -> Result<Upkeep, upkeep::Erro
 #[derive(Debug)]
 struct Expiry {
     pool: PgPool,
+}
+
+/// How far one tick is.
+struct Round {
+    gone: u32,
+    /// Goods that somebody holds: reservations of them are for the next tick.
+    held: Vec<String>,
+    patience: Duration,
+    failed: Option<sqlx::Error>,
+}
+
+impl Expiry {
+    /// Ends one, or finds out what is in its way: it does not keep the others. Says whether it is stuck.
+    async fn end(&self, reservation: ReservationId, round: &mut Round) -> sqlx::Result<bool> {
+        match self.expire(reservation, round.patience).await {
+            Ok(is_gone) => {
+                round.gone += u32::from(is_gone);
+                Ok(false)
+            }
+            Err(error) if is_away(&error) => Err(error),
+            Err(error) => {
+                round.patience = (round.patience / 2).max(LEAST_PATIENCE);
+                round.held.extend(self.held_by_others(reservation).await?);
+                round.failed = Some(error);
+                Ok(true)
+            }
+        }
+    }
+
+    async fn expire(&self, reservation: ReservationId, patience: Duration) -> sqlx::Result<bool> {
+        let mut tx = begin(&self.pool).await?;
+        let is_gone = inventory::expire(&mut tx, reservation, patience).await?;
+        tx.commit().await?;
+        Ok(is_gone)
+    }
+
+    async fn held_by_others(&self, reservation: ReservationId) -> sqlx::Result<Vec<String>> {
+        let mut tx = begin(&self.pool).await?;
+        let held = inventory::held_by_others(&mut tx, reservation).await?;
+        tx.rollback().await?;
+        Ok(held)
+    }
 }
 
 impl Worker for Expiry {
@@ -187,51 +250,38 @@ impl Worker for Expiry {
         EXPIRY_POLL
     }
 
+    /// Goes through all that have run out, however many of them are stuck.
     async fn tick(&self) -> Result<Tick, Error> {
-        let mut tx = begin(&self.pool).await?;
-        let gone = inventory::expire(&mut tx, AT_ONCE).await?;
-        tx.commit().await?;
-        if gone == 0 {
-            return Ok(Tick::Idle);
+        let mut round = Round {
+            gone: 0,
+            held: Vec::new(),
+            patience: EXPIRY_PATIENCE,
+            failed: None,
+        };
+        let mut last = None;
+        loop {
+            let run_out = {
+                let mut connection = self.pool.acquire().await?;
+                inventory::run_out(&mut connection, last, &round.held, AT_ONCE).await?
+            };
+            if run_out.is_empty() {
+                break;
+            }
+            for it in run_out {
+                last = Some(it);
+                if self.end(it.reservation, &mut round).await? {
+                    // Others of what is held are not tried.
+                    break;
+                }
+            }
         }
-        tracing::info!(reservations = gone, "put back what nobody came for");
-        Ok(Tick::Worked)
-    }
-}
-
-/// Compares money with goods, and shows what does not match.
-#[derive(Debug)]
-struct Watch {
-    reconciler: verify::Reconciler,
-    every: Duration,
-}
-
-impl Worker for Watch {
-    fn name(&self) -> &'static str {
-        "shop.watch"
-    }
-
-    fn poll_interval(&self) -> Duration {
-        self.every
-    }
-
-    async fn tick(&self) -> Result<Tick, Error> {
-        let seen = self.reconciler.look().await?;
-        for check in seen.checks {
-            // Few are ever above zero, and an alert needs those that are not.
-            let count = f64::from(i32::try_from(check.count).unwrap_or(i32::MAX));
-            metrics::gauge!(MISMATCHES, "check" => check.check).set(count);
+        if round.gone > 0 {
+            tracing::info!(reservations = round.gone, "put back what nobody came for");
         }
-        let unfinished = i32::try_from(seen.unfinished).unwrap_or(i32::MAX);
-        metrics::gauge!(UNFINISHED).set(f64::from(unfinished));
-        for wrong in seen.found {
-            tracing::error!(
-                check = wrong.check,
-                order.id = wrong.order_id.map(tracing::field::display),
-                subject = wrong.subject,
-                "money and goods do not match",
-            );
+        match round.failed {
+            Some(error) => Err(error.into()),
+            None if round.gone > 0 => Ok(Tick::Worked),
+            None => Ok(Tick::Idle),
         }
-        Ok(Tick::Idle)
     }
 }

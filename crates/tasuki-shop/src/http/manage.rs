@@ -1,23 +1,33 @@
 //! What the shop's own people do: prices, stock, and looking whether everything matches.
 
+#![expect(
+    unused_qualifications,
+    reason = "what utoipa makes of the parameters names them in full"
+)]
+
 use axum::extract::State;
 use axum::response::Response;
+use serde::Deserialize;
 use tasuki_contract::error::ErrorBody;
 use tasuki_contract::names::Sku;
 use tasuki_contract::shop::{
     Notices, Product, ProductBody, ReceiptBody, Reconciliation, Stock, Transfer, TransferBody,
 };
 use tasuki_service::auth::{Operator, Unattended};
-use tasuki_service::http::{ApiError, IdempotencyKey, Json, Path};
+use tasuki_service::http::{ApiError, IdempotencyKey, Json, NoQuery, Path, Query};
+use utoipa::IntoParams;
 
 use super::access::Manage;
 use super::{App, failed, named, respond};
 use crate::domain::Price;
 use crate::error::Error;
+use crate::parts::Notice;
 use crate::store::catalogue;
 
 /// The most pieces that come or move at once: sums stay far from the end of numbers.
 const MOST: i64 = 1_000_000_000;
+/// Notices of a page, unless asked for otherwise, and at most.
+const PAGE: (u16, u16) = (100, 500);
 
 /// Sell a SKU at a price, or at another one from now on.
 #[utoipa::path(
@@ -116,6 +126,7 @@ pub(super) async fn stock(
     State(app): State<App>,
     _manager: Unattended<Manage>,
     Path(sku): Path<String>,
+    Query(NoQuery {}): Query<NoQuery>,
 ) -> Result<Json<Vec<Stock>>, ApiError> {
     let sku: Sku = named("stock_keeping_unit", sku)?;
     let stock = app.queries.stock(sku.as_str()).await;
@@ -156,7 +167,8 @@ pub(super) async fn transfer(
     respond(Box::pin(transfers.run(&request, &body)).await)
 }
 
-/// Compare money with goods, now. At rest, everything counts zero.
+/// Compare money with goods, now: of all that has changed since it was last compared, and of what did
+/// not match then. At rest, everything counts zero. `tasuki verify` compares all that ever was.
 #[utoipa::path(
     get,
     path = "/v1/reconciliation",
@@ -164,6 +176,7 @@ pub(super) async fn transfer(
     security(("bearer" = [])),
     responses(
         (status = 200, description = "What does not match", body = Reconciliation),
+        (status = 400, description = "`BAD_REQUEST`", body = ErrorBody),
         (status = 401, description = "`UNAUTHORIZED`", body = ErrorBody),
         (status = 403, description = "`FORBIDDEN`: operators only", body = ErrorBody),
         (status = 503, description = "`UNAVAILABLE`", body = ErrorBody),
@@ -172,9 +185,24 @@ pub(super) async fn transfer(
 pub(super) async fn reconciliation(
     State(app): State<App>,
     _operator: Operator,
+    Query(NoQuery {}): Query<NoQuery>,
 ) -> Result<Json<Reconciliation>, ApiError> {
-    let seen = app.reconciler.look().await;
+    let seen = app.reconciler.recent().await;
     seen.map(Json).map_err(|error| ApiError::database(&error))
+}
+
+/// Which notices, and how many.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct NoticesQuery {
+    /// Only of this kind. Without it, all that somebody should do something about: not
+    /// `PAYMENT_DECLINED`, which is the customer's matter.
+    kind: Option<String>,
+    /// `next` of the page before.
+    before: Option<i64>,
+    /// At most so many; 1 to 500.
+    limit: Option<u16>,
 }
 
 /// What operators were told of payments, the last first.
@@ -183,8 +211,10 @@ pub(super) async fn reconciliation(
     path = "/v1/notices",
     tag = "operate",
     security(("bearer" = [])),
+    params(NoticesQuery),
     responses(
-        (status = 200, description = "The last hundred", body = Notices),
+        (status = 200, description = "A page of them", body = Notices),
+        (status = 400, description = "`BAD_REQUEST`", body = ErrorBody),
         (status = 401, description = "`UNAUTHORIZED`", body = ErrorBody),
         (status = 403, description = "`FORBIDDEN`: operators only", body = ErrorBody),
         (status = 503, description = "`UNAVAILABLE`", body = ErrorBody),
@@ -193,8 +223,19 @@ pub(super) async fn reconciliation(
 pub(super) async fn notices(
     State(app): State<App>,
     _operator: Operator,
+    Query(query): Query<NoticesQuery>,
 ) -> Result<Json<Notices>, ApiError> {
-    let notices = app.queries.notices().await;
+    let limit = query.limit.unwrap_or(PAGE.0);
+    if !(1..=PAGE.1).contains(&limit) {
+        let message = format!("limit is from 1 to {}", PAGE.1);
+        return Err(ApiError::bad_request(message));
+    }
+    let kind = query.kind.map(|text| {
+        let known = Notice::parse(&text);
+        known.ok_or_else(|| ApiError::bad_request("kind is none that there is"))
+    });
+    let before = query.before.unwrap_or(i64::MAX);
+    let notices = app.queries.notices(kind.transpose()?, before, limit).await;
     notices.map(Json).map_err(|error| failed(&error))
 }
 

@@ -17,7 +17,6 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::commands::Commands;
-use crate::domain::Unsellable;
 use crate::error::Error;
 use crate::queries::Queries;
 use crate::transfer::Transfers;
@@ -80,10 +79,13 @@ fn failed(error: &Error) -> ApiError {
             "IDEMPOTENCY_KEY_CONFLICT",
             "the idempotency key was used for another request",
         ),
-        Error::Unsellable(why) => unsellable(why),
+        Error::Unsellable(why) => ApiError::bad_request(why.to_string()),
         Error::NoOrder => ApiError::not_found("there is no such order"),
         Error::TooLate(_) => ApiError::conflict(wire::ORDER_STATE_CONFLICT, error.to_string()),
         Error::NoWarehouse => ApiError::conflict(wire::WAREHOUSE_NOT_CONFIGURED, error.to_string()),
+        Error::Busy => {
+            ApiError::unavailable("too many transfers wait, nothing was moved, try again")
+        }
         Error::Transfer(twopc::Error::Unsure { .. }) => ApiError::unavailable(
             "whether the stock was moved is not known yet: repeat with the same key",
         ),
@@ -98,17 +100,6 @@ fn failed(error: &Error) -> ApiError {
             None => ApiError::internal(other),
         },
     }
-}
-
-fn unsellable(why: &Unsellable) -> ApiError {
-    let code = match why {
-        Unsellable::Unknown(_) => wire::PRODUCT_NOT_FOUND,
-        Unsellable::Currencies(..) => wire::CURRENCY_CONFLICT,
-        Unsellable::Free | Unsellable::TooMuch => {
-            return ApiError::bad_request(why.to_string());
-        }
-    };
-    ApiError::conflict(code, why.to_string())
 }
 
 /// A name that somebody sent in `field`.

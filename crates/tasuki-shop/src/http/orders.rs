@@ -8,7 +8,7 @@ use tasuki_contract::ids::OrderId;
 use tasuki_contract::names::PurchaseId;
 use tasuki_contract::shop::{Order, OrderTaken, PlaceOrder};
 use tasuki_service::auth::{Caller, Permitted};
-use tasuki_service::http::{ApiError, IdempotencyKey, Json, Path};
+use tasuki_service::http::{ApiError, IdempotencyKey, Json, NoQuery, Path, Query};
 
 use super::access;
 use super::{App, failed, named, respond};
@@ -28,7 +28,7 @@ use crate::error::Error;
         (status = 400, description = "`BAD_REQUEST`: names the field", body = ErrorBody),
         (status = 401, description = "`UNAUTHORIZED`", body = ErrorBody),
         (status = 403, description = "`FORBIDDEN`: the scope `shop:order` is missing, or it is another user", body = ErrorBody),
-        (status = 409, description = "`PRODUCT_NOT_FOUND`; `CURRENCY_CONFLICT`; `IDEMPOTENCY_KEY_CONFLICT`; `IDEMPOTENCY_KEY_IN_PROGRESS` with `Retry-After`", body = ErrorBody),
+        (status = 409, description = "`PRODUCT_NOT_FOUND`; `CURRENCY_CONFLICT`; `QUANTITY_CONFLICT`: it can be owned only once; `IDEMPOTENCY_KEY_CONFLICT`; `IDEMPOTENCY_KEY_IN_PROGRESS` with `Retry-After`", body = ErrorBody),
         (status = 503, description = "`UNAVAILABLE`: safe to repeat with the same key", body = ErrorBody),
     )
 )]
@@ -53,7 +53,7 @@ pub(super) async fn place(
     params(("order_id" = String, Path)),
     responses(
         (status = 200, description = "The order", body = Order),
-        (status = 400, description = "`BAD_REQUEST`: not an id", body = ErrorBody),
+        (status = 400, description = "`BAD_REQUEST`: not an id, or a query", body = ErrorBody),
         (status = 401, description = "`UNAUTHORIZED`", body = ErrorBody),
         (status = 403, description = "`FORBIDDEN`", body = ErrorBody),
         (status = 404, description = "`NOT_FOUND`: also when it is another user's", body = ErrorBody),
@@ -64,6 +64,7 @@ pub(super) async fn show(
     State(app): State<App>,
     reader: Permitted<access::Read>,
     Path(order): Path<String>,
+    Query(NoQuery {}): Query<NoQuery>,
 ) -> Result<Json<Order>, ApiError> {
     Ok(Json(find(&app, &reader, &order).await?))
 }

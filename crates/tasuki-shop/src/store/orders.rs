@@ -6,7 +6,7 @@ use tasuki_contract::shop::OrderState;
 use time::OffsetDateTime;
 
 use super::unknown;
-use crate::domain::{Item, Money, Setback, flow_str, parse_flow, parse_state, state_str};
+use crate::domain::{Item, Money, Setback, flow_str, is_final, parse_flow, parse_state, state_str};
 use crate::orders::Dossier;
 
 /// An order as it is.
@@ -221,7 +221,7 @@ pub(crate) async fn fulfil(
         r#"
         UPDATE shop.orders
         SET fulfilment = $3
-        WHERE order_id = $1 AND fulfilment = $2 AND state NOT IN ('COMPLETED', 'COMPENSATED')
+        WHERE order_id = $1 AND fulfilment = $2 AND ended_at IS NULL
         "#,
         order.as_uuid(),
         from.as_str(),
@@ -297,8 +297,11 @@ pub(crate) async fn advance(
         r#"
         WITH moved AS (
             UPDATE shop.orders
-            SET state = $2, version = version + 1, updated_at = clock_timestamp()
-            WHERE order_id = $1 AND state NOT IN ('COMPLETED', 'COMPENSATED')
+            SET state = $2,
+                version = version + 1,
+                updated_at = clock_timestamp(),
+                ended_at = CASE WHEN $4 THEN clock_timestamp() END
+            WHERE order_id = $1 AND ended_at IS NULL
             RETURNING version, updated_at
         ), history AS (
             INSERT INTO shop.order_history (order_id, version, state, note, changed_at)
@@ -311,6 +314,7 @@ pub(crate) async fn advance(
         order.as_uuid(),
         state_str(state),
         note,
+        is_final(state),
     )
     .fetch_optional(tx)
     .await?;
@@ -380,4 +384,29 @@ pub(crate) async fn granted(
     .execute(tx)
     .await?;
     Ok(())
+}
+
+/// Orders whose sagas have ended without them, because a person has closed them; and how.
+pub(crate) async fn closed(
+    connection: &mut PgConnection,
+    limit: i64,
+) -> sqlx::Result<Vec<(OrderId, OrderState)>> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT orders.order_id, done.state
+        FROM shop.orders AS orders
+        JOIN shop.sagas_done AS done ON orders.order_id = done.saga_id
+        WHERE orders.ended_at IS NULL
+            AND NOT EXISTS (SELECT FROM shop.sagas AS live WHERE live.saga_id = orders.order_id)
+        LIMIT $1
+        "#,
+        limit,
+    )
+    .fetch_all(connection)
+    .await?;
+    let closed = rows.into_iter().map(|row| {
+        let state = parse_state(&row.state).ok_or_else(|| unknown("state"))?;
+        Ok((OrderId::from(row.order_id), state))
+    });
+    closed.collect()
 }

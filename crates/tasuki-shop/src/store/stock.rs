@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use sqlx::PgConnection;
-use sqlx::postgres::types::PgInterval;
 use tasuki_contract::ids::{OrderId, ReservationId};
+use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::unknown;
+use super::{interval, unknown};
 
 /// How a reservation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,19 +74,43 @@ pub(crate) async fn add(
     Ok((row.on_hand, row.reserved))
 }
 
-/// Holds a SKU's row until the transaction ends, whether or not there ever was one.
-pub(crate) async fn hold(tx: &mut PgConnection, sku: &str) -> sqlx::Result<()> {
+/// Lets this transaction wait for nothing longer than `limit`.
+pub(crate) async fn wait_at_most(tx: &mut PgConnection, limit: Duration) -> sqlx::Result<()> {
+    let millis = limit.as_millis().to_string();
     sqlx::query!(
+        r#"
+        SELECT
+            set_config('lock_timeout', $1, TRUE) AS "lock!",
+            set_config('statement_timeout', $1, TRUE) AS "statement!"
+        "#,
+        millis,
+    )
+    .fetch_one(tx)
+    .await?;
+    Ok(())
+}
+
+/// Holds a SKU's row until the transaction ends. Says whether there was none.
+pub(crate) async fn hold(tx: &mut PgConnection, sku: &str) -> sqlx::Result<bool> {
+    sqlx::query_scalar!(
         r#"
         INSERT INTO shop.stock (stock_keeping_unit, on_hand)
         VALUES ($1, 0)
         ON CONFLICT (stock_keeping_unit) DO UPDATE
         SET updated_at = clock_timestamp()
+        RETURNING xmax = 0 AS "is_new!"
         "#,
         sku,
     )
-    .execute(tx)
-    .await?;
+    .fetch_one(tx)
+    .await
+}
+
+/// Takes back a row that [`hold`] has made in this transaction.
+pub(crate) async fn let_go(tx: &mut PgConnection, sku: &str) -> sqlx::Result<()> {
+    sqlx::query!("DELETE FROM shop.stock WHERE stock_keeping_unit = $1", sku)
+        .execute(tx)
+        .await?;
     Ok(())
 }
 
@@ -315,28 +339,91 @@ pub(crate) async fn commit(
     Ok(())
 }
 
-/// Reservations that have run out, locked; those that somebody is at are left out.
-pub(crate) async fn run_out(tx: &mut PgConnection, limit: i64) -> sqlx::Result<Vec<ReservationId>> {
-    let rows = sqlx::query_scalar!(
+/// A reservation that has run out, in the order in which they do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunOut {
+    pub(crate) reservation: ReservationId,
+    pub(crate) at: OffsetDateTime,
+}
+
+/// Reservations that have run out behind `after`, those first that did first; none of goods that are
+/// known to be `held` by somebody.
+pub(crate) async fn run_out(
+    connection: &mut PgConnection,
+    after: Option<RunOut>,
+    held: &[String],
+    limit: i64,
+) -> sqlx::Result<Vec<RunOut>> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT reservation_id, expires_at
+        FROM shop.reservations AS reservations
+        WHERE state = 'HELD' AND expires_at <= clock_timestamp()
+            AND (expires_at, reservation_id) > (coalesce($1::timestamptz, '-infinity'), $2)
+            AND NOT EXISTS (
+                SELECT FROM shop.reservation_items AS items
+                WHERE items.reservation_id = reservations.reservation_id
+                    AND items.stock_keeping_unit = ANY ($3)
+            )
+        ORDER BY expires_at, reservation_id
+        LIMIT $4
+        "#,
+        after.map(|it| it.at),
+        after.map_or(Uuid::nil(), |it| it.reservation.as_uuid()),
+        held,
+        limit,
+    )
+    .fetch_all(connection)
+    .await?;
+    let run_out = rows.into_iter().map(|row| RunOut {
+        reservation: row.reservation_id.into(),
+        at: row.expires_at,
+    });
+    Ok(run_out.collect())
+}
+
+/// What is reserved that somebody holds at this moment.
+pub(crate) async fn held_by_others(
+    tx: &mut PgConnection,
+    reservation: ReservationId,
+) -> sqlx::Result<Vec<String>> {
+    sqlx::query_scalar!(
+        r#"
+        WITH free AS (
+            SELECT held.stock_keeping_unit
+            FROM shop.stock AS held
+            JOIN shop.reservation_items AS item USING (stock_keeping_unit)
+            WHERE item.reservation_id = $1
+            FOR NO KEY UPDATE OF held SKIP LOCKED
+        )
+        SELECT item.stock_keeping_unit
+        FROM shop.reservation_items AS item
+        WHERE item.reservation_id = $1
+            AND NOT EXISTS (
+                SELECT FROM free WHERE free.stock_keeping_unit = item.stock_keeping_unit
+            )
+        "#,
+        reservation.as_uuid(),
+    )
+    .fetch_all(tx)
+    .await
+}
+
+/// Locks a reservation if it is held and nobody is at it.
+pub(crate) async fn lock_held(
+    tx: &mut PgConnection,
+    reservation: ReservationId,
+) -> sqlx::Result<bool> {
+    let found = sqlx::query_scalar!(
         r#"
         SELECT reservation_id
         FROM shop.reservations
-        WHERE state = 'HELD' AND expires_at <= clock_timestamp()
-        ORDER BY expires_at
-        LIMIT $1
+        WHERE reservation_id = $1 AND state = 'HELD'
         FOR NO KEY UPDATE SKIP LOCKED
         "#,
-        limit,
+        reservation.as_uuid(),
     )
-    .fetch_all(tx)
+    .fetch_optional(tx)
     .await?;
-    Ok(rows.into_iter().map(ReservationId::from).collect())
-}
-
-fn interval(time: Duration) -> PgInterval {
-    PgInterval {
-        months: 0,
-        days: 0,
-        microseconds: i64::try_from(time.as_micros()).unwrap_or(i64::MAX),
-    }
+    Ok(found.is_some())
 }

@@ -36,7 +36,7 @@ async fn an_order_that_is_cancelled_while_it_is_paid_is_undone() {
     });
     join_all(each).await;
     // It was the customer who did not want to wait.
-    assert!(world.notices().await.is_empty());
+    assert!(world.notices("").await.is_empty());
     world.matches().await;
 }
 
@@ -116,6 +116,6 @@ async fn an_order_that_is_cancelled_before_it_has_begun_is_undone() {
     }
     let charged = "SELECT count(*) FROM shop.simulated_charges WHERE outcome <> 'VOIDED'";
     assert_eq!(world.count(charged).await, 0, "nobody was asked for money");
-    assert!(world.notices().await.is_empty());
+    assert!(world.notices("").await.is_empty());
     world.matches().await;
 }

@@ -21,7 +21,7 @@ async fn a_grant_that_was_told_is_not_given_up_when_it_runs_again() {
     world.idle().await;
     assert_eq!(world.look(&order).await["state"], "COMPLETED");
     assert!(world.owns("ada", "sword").await);
-    assert!(world.notices().await.is_empty());
+    assert!(world.notices("").await.is_empty());
     world.matches().await;
 }
 
@@ -155,5 +155,28 @@ async fn an_outage_that_is_shorter_than_the_patience_undoes_nothing() {
         assert_eq!(world.ended(&order).await["state"], "COMPLETED", "{flow}");
         assert!(world.owns("ada", &sku).await);
     }
+    world.matches().await;
+}
+
+#[tokio::test]
+async fn what_the_previous_release_enqueues_is_run() {
+    let world = World::start().await;
+    // It had one queue for everything.
+    world
+        .execute(
+            "CREATE FUNCTION shop.as_before() RETURNS trigger LANGUAGE plpgsql AS
+             'BEGIN NEW.queue = ''orders''; RETURN NEW; END';
+             CREATE TRIGGER as_before BEFORE INSERT ON shop.jobs
+             FOR EACH ROW EXECUTE FUNCTION shop.as_before()",
+        )
+        .await;
+    world.sell("sword", 100, 2).await;
+    // Charged and granted; and, as it is owned by then, charged, refused and refunded.
+    for state in ["COMPLETED", "COMPENSATED"] {
+        let order = basket("ada", &["sword"], "card", "choreographed");
+        let order = world.order(&order).await;
+        assert_eq!(world.ended(&order).await["state"], state);
+    }
+    world.idle().await;
     world.matches().await;
 }

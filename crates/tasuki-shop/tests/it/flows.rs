@@ -213,7 +213,9 @@ async fn an_order_shows_how_it_went_and_its_events_tell_of_it_once() {
     let world = World::start().await;
     let each = FLOWS.map(async |flow| {
         let sku = format!("s-{flow}");
-        world.sell(&sku, 250, 5).await;
+        let price = json!({ "price": 250, "currency": "EUR", "consumable": true });
+        world.product(&sku, &price).await;
+        world.receive(&sku, 5).await;
         let body = json!({
             "user_id": "ada",
             "items": [{ "stock_keeping_unit": sku, "quantity": 2 }],
@@ -249,4 +251,53 @@ async fn an_order_shows_how_it_went_and_its_events_tell_of_it_once() {
         assert_eq!(world.count(paid).await, 1, "{flow}");
     });
     join_all(each).await;
+}
+
+#[tokio::test]
+async fn no_change_of_an_order_but_the_last_touches_an_index() {
+    let world = World::start().await;
+    for flow in FLOWS {
+        let sku = format!("s-{flow}");
+        world.sell(&sku, 100, 1).await;
+        let order = world.order(&basket("ada", &[&sku], "card", flow)).await;
+        world.ended(&order).await;
+    }
+    let changes = "SELECT n_tup_upd FROM pg_stat_user_tables
+                   WHERE (schemaname, relname) = ('shop', 'orders')";
+    tasuki_testkit::eventually("the changes are counted", async || {
+        (world.count(changes).await >= 10).then_some(())
+    })
+    .await;
+    let touching = "SELECT n_tup_upd - n_tup_hot_upd FROM pg_stat_user_tables
+                    WHERE (schemaname, relname) = ('shop', 'orders')";
+    assert!(world.count(touching).await <= 2, "one of each order");
+}
+
+#[tokio::test]
+async fn who_works_hears_of_jobs_that_others_have_left() {
+    let world = World::start().await;
+    let hears = tasuki_testkit::eventually("somebody listens", async || {
+        let hears = "SELECT count(*) FROM pg_stat_activity
+                     WHERE datname = current_database()
+                         AND query LIKE '%LISTEN%' AND query LIKE '%shop.jobs%'
+                         AND pid <> pg_backend_pid()";
+        (world.count(hears).await > 0).then_some(())
+    });
+    let (_working, ()) = tokio::join!(world.another(), hears);
+}
+
+#[tokio::test]
+async fn more_than_anybody_can_own_is_not_called_owned_already() {
+    let world = World::start().await;
+    let price = json!({ "price": 10, "currency": "EUR", "consumable": true });
+    world.product("potion", &price).await;
+    world.receive("potion", 50).await;
+    world.give("ada", "potion", Some(i64::MAX)).await;
+    for flow in FLOWS {
+        let order = basket("ada", &["potion"], "card", flow);
+        let order = world.order(&order).await;
+        let seen = world.ended(&order).await;
+        assert_eq!(seen["failure"]["code"], "GRANT_FAILED", "{seen}");
+    }
+    world.matches().await;
 }

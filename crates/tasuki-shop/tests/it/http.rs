@@ -102,19 +102,43 @@ async fn what_can_not_be_ordered_is_refused_with_its_reason_and_changes_nothing(
             "CURRENCY_CONFLICT",
             "in EUR and in USD",
         ),
+        (
+            order(&[one("sword", 2)]),
+            "QUANTITY_CONFLICT",
+            "sword can be owned only once",
+        ),
     ];
     let unsellable = unsellable.map(|(body, code, words)| (body, 409, code, words));
     for (body, status, code, words) in malformed.chain(unsellable) {
-        let refused = world.post("/v1/orders", "same", &body).await;
+        // What can't be meant is no decision, and leaves the key free.
+        let key = if status == 400 { "same" } else { code };
+        let refused = world.post("/v1/orders", key, &body).await;
         assert_eq!(refused.status.as_u16(), status, "{body}: {}", refused.text);
         assert_eq!(refused.code(), code, "{body}");
         let message = refused.json()["message"].to_string();
         assert!(message.contains(words), "{body}: {message}");
     }
     assert_eq!(world.count("SELECT count(*) FROM shop.orders").await, 0);
-    // None of that was a decision: the key is free.
     let body = basket("ada", &["sword"], "card", "orchestrated");
     assert_eq!(world.post("/v1/orders", "same", &body).await.status, 202);
+}
+
+#[tokio::test]
+async fn what_the_catalogue_does_not_allow_is_refused_the_same_way_again() {
+    let world = World::start().await;
+    let body = order(&[one("potion", 2)]);
+    let refused = world.post("/v1/orders", "k", &body).await;
+    assert_eq!(refused.code(), "PRODUCT_NOT_FOUND");
+    let price = json!({ "price": 100, "currency": "EUR", "consumable": true });
+    world.product("potion", &price).await;
+    let again = world.post("/v1/orders", "k", &body).await;
+    assert_eq!((again.status, &again.text), (refused.status, &refused.text));
+    assert_eq!(again.headers["idempotency-replayed"], "true");
+    let other = world
+        .post("/v1/orders", "k", &order(&[one("potion", 1)]))
+        .await;
+    assert_eq!(other.code(), "IDEMPOTENCY_KEY_CONFLICT");
+    assert_eq!(world.post("/v1/orders", "l", &body).await.status, 202);
 }
 
 fn transfer(quantity: i64, from: &str, to: &str) -> Value {
@@ -242,6 +266,27 @@ async fn stock_is_checked_where_it_enters() {
         .await;
     let words = "Idempotency-Key is required";
     assert!(missing.text.contains(words), "{}", missing.text);
+}
+
+#[tokio::test]
+async fn a_query_that_would_have_no_effect_is_refused() {
+    let world = World::taking_orders_only().await;
+    world.sell("sword", 100, 5).await;
+    let order = basket("ada", &["sword"], "card", "orchestrated");
+    let order = world.order(&order).await;
+    for path in [
+        "/v1/stock/sword".to_owned(),
+        format!("/v1/orders/{order}"),
+        "/v1/reconciliation".to_owned(),
+        "/v1/notices".to_owned(),
+    ] {
+        let get = async |path: &str| world.host.get_as(&world.operator, path).await;
+        let refused = get(&format!("{path}?warehouse=main")).await;
+        assert_eq!(refused.status, 400, "{path}: {}", refused.text);
+        assert_eq!(refused.code(), "BAD_REQUEST");
+        assert!(refused.text.contains("warehouse"), "{}", refused.text);
+        assert_eq!(get(&path).await.status, 200, "{path}");
+    }
 }
 
 #[tokio::test]

@@ -18,3 +18,5 @@ mod payments;
 mod support;
 mod trace;
 mod transfer;
+mod unread;
+mod upgrade;

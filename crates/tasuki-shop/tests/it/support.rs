@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 /// Some payments take their time to fail, on purpose.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// Both ways in which an order moves.
 pub(crate) const FLOWS: [&str; 2] = ["orchestrated", "choreographed"];
@@ -372,9 +372,10 @@ impl World {
         assert_eq!(seen["total"], 0, "{seen}");
     }
 
-    /// What operators were told.
-    pub(crate) async fn notices(&self) -> Vec<Value> {
-        let seen = self.host.get_as(&self.operator, "/v1/notices").await;
+    /// What operators were told, of the kind that the query says.
+    pub(crate) async fn notices(&self, query: &str) -> Vec<Value> {
+        let path = format!("/v1/notices{query}");
+        let seen = self.host.get_as(&self.operator, &path).await;
         assert_eq!(seen.status, 200, "{}", seen.text);
         seen.json()["notices"].as_array().unwrap().clone()
     }
