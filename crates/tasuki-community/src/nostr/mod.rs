@@ -1,0 +1,18 @@
+//! The protocol, without I/O: events, filters and messages as NIP-01 and its companions write them.
+
+mod event;
+mod filter;
+mod hex;
+mod kind;
+mod message;
+mod sign;
+mod tags;
+
+pub(crate) use event::{Event, Fault, Parsed};
+pub(crate) use filter::{Filter, Limits as FilterLimits, TagFilter};
+pub(crate) use hex::{Id, Key};
+pub(crate) use kind::{AUTH, Class, DELETION, class};
+pub(crate) use message::{Answer, Asked, NAME_LIMIT, Prefix, Refusal, asked};
+#[cfg(test)]
+pub(crate) use sign::Signer;
+pub(crate) use tags::{Coordinate, TagKey, short_hash};

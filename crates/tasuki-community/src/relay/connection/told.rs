@@ -1,0 +1,149 @@
+//! What a client is told: answers, stored events, news.
+
+use std::collections::HashSet;
+
+use axum::extract::ws::Message;
+use tokio::time::{Instant, timeout};
+
+use super::super::outgoing::LiveEvent;
+use super::super::stored::{self, Ready};
+use super::super::subscriptions::Subscription;
+use super::{CHUNK, Client, Done, End, Phase, REMEMBER, SENT, too_slow};
+use crate::nostr::{Answer, Id, Prefix, Refusal};
+
+impl Client {
+    pub(super) async fn done(&mut self, done: Done) -> Result<(), End> {
+        match done {
+            Done::Published(answer) => self.answer(&answer).await,
+            Done::Counted(name, Ok(count)) => self.answer(&Answer::Count(name, count)).await,
+            Done::Counted(name, Err(refusal)) => self.close(name, refusal).await,
+            Done::Proven(id, verified) => {
+                let now = self.app.clock.now();
+                let taken = verified.and_then(|event| {
+                    let taken = self.proof.take(&event, now);
+                    taken.map_err(|fault| Refusal::invalid(fault.0))
+                });
+                let words = taken
+                    .as_ref()
+                    .err()
+                    .map(ToString::to_string)
+                    .unwrap_or_default();
+                self.answer(&Answer::Ok(id.to_string(), taken.is_ok(), words))
+                    .await
+            }
+            Done::Found(subscription, Ok(found)) => self.found(subscription, found).await,
+            Done::Found(subscription, Err(refusal)) => {
+                if self.is_open(&subscription) {
+                    self.close(subscription.name, refusal).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn is_open(&self, subscription: &Subscription) -> bool {
+        let open = self.open.get(&subscription.name);
+        open.is_some_and(|open| open.number == subscription.number)
+    }
+
+    /// Sends what is stored, EOSE, and what has come meanwhile.
+    async fn found(&mut self, subscription: Subscription, found: Vec<Ready>) -> Result<(), End> {
+        if !self.is_open(&subscription) {
+            return Ok(());
+        }
+        let name = serde_json::to_string(&subscription.name).unwrap_or_default();
+        let Ok(sending) = timeout(SENT, self.send_stored(&name, &found)).await else {
+            return Err(too_slow());
+        };
+        let Some(sent) = sending? else {
+            let words = "the events could not be read, ask again";
+            let refusal = Refusal::new(Prefix::Error, words);
+            return self.close(subscription.name, refusal).await;
+        };
+        self.answer(&Answer::Eose(subscription.name.clone()))
+            .await?;
+        let Some(open) = self.open.get_mut(&subscription.name) else {
+            return Ok(());
+        };
+        let phase = Phase::Live {
+            sent,
+            until: Instant::now() + REMEMBER,
+        };
+        if let Phase::Looking(waiting) = std::mem::replace(&mut open.phase, phase) {
+            for event in waiting {
+                let subscription = subscription.clone();
+                self.live(LiveEvent {
+                    subscription,
+                    event,
+                })
+                .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends stored events; answers which, or nothing when they could not be read.
+    async fn send_stored(
+        &mut self,
+        name: &str,
+        found: &[Ready],
+    ) -> Result<Option<HashSet<Id>>, End> {
+        let mut sent = HashSet::with_capacity(found.len());
+        for chunk in found.chunks(CHUNK) {
+            let Ok(events) = stored::bodies(&self.app.pool, chunk).await else {
+                return Ok(None);
+            };
+            for (id, body) in events {
+                sent.insert(id);
+                let text = format!(r#"["EVENT",{name},{body}]"#);
+                self.feed(Message::text(text)).await?;
+            }
+        }
+        Ok(Some(sent))
+    }
+
+    /// News for a subscription.
+    pub(super) async fn live(&mut self, live: LiveEvent) -> Result<(), End> {
+        let most = self.app.settings.relay.queue;
+        let Some(open) = self.open.get_mut(&live.subscription.name) else {
+            return Ok(());
+        };
+        if open.number != live.subscription.number {
+            return Ok(());
+        }
+        match &mut open.phase {
+            Phase::Looking(waiting) if waiting.len() >= most => return Err(too_slow()),
+            Phase::Looking(waiting) => {
+                waiting.push(live.event);
+                return Ok(());
+            }
+            Phase::Live { sent, until } => {
+                if !sent.is_empty() && Instant::now() >= *until {
+                    *sent = HashSet::new();
+                }
+                if sent.contains(&live.event.event.id) {
+                    return Ok(());
+                }
+            }
+        }
+        let text = format!(r#"["EVENT",{},{}]"#, open.name, live.event.json);
+        self.feed(Message::text(text)).await
+    }
+
+    /// Ends a subscription that can't go on, or never began.
+    pub(super) async fn close(&mut self, name: String, refusal: Refusal) -> Result<(), End> {
+        self.forget(&name);
+        self.refuse(name, refusal).await
+    }
+
+    pub(super) async fn refuse(&mut self, name: String, refusal: Refusal) -> Result<(), End> {
+        let is_auth = refusal.prefix == Prefix::AuthRequired;
+        self.answer(&Answer::Closed(name, refusal.to_string()))
+            .await?;
+        if is_auth {
+            self.challenge().await
+        } else {
+            Ok(())
+        }
+    }
+}

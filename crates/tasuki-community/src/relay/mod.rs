@@ -1,0 +1,18 @@
+//! The relay: clients on web sockets, who publish and subscribe.
+
+mod auth;
+mod connection;
+mod info;
+mod limits;
+pub(crate) mod live;
+mod outgoing;
+mod policy;
+pub(crate) mod publish;
+mod routes;
+mod stored;
+mod subscriptions;
+
+pub(crate) use auth::host_of;
+pub(crate) use limits::Buckets;
+pub(crate) use policy::Policy;
+pub(crate) use routes::{App, routes};

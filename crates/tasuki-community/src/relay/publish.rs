@@ -1,0 +1,144 @@
+//! An event that a client publishes: judged by the rules, verified, taken in.
+
+use std::sync::Arc;
+
+use tasuki::batch::{Batcher, Error};
+
+use super::live::{Live, Told};
+use super::{Buckets, Policy};
+use crate::domain::{Verdict, is_stored};
+use crate::ingest::{Arrival, Ingest};
+use crate::nostr::{Answer, Event, Fault, Id, Key, Parsed, Prefix, Refusal};
+use crate::verify::Verify;
+
+/// Events by `outcome`: stored, duplicate, refused, failed.
+const EVENTS: &str = "tasuki_community_events_total";
+
+/// Takes events of clients.
+#[derive(Clone)]
+pub(crate) struct Publisher {
+    pub(crate) verifier: Batcher<Verify>,
+    pub(crate) ingest: Batcher<Ingest>,
+    pub(crate) live: Live,
+    pub(crate) policy: Arc<Policy>,
+    /// Events of each key.
+    pub(crate) keys: Buckets<Key>,
+}
+
+impl Publisher {
+    /// Does all that there is to do, and says what came of it.
+    pub(crate) async fn publish(self, parsed: Parsed, topics: Vec<String>, now: i64) -> Answer {
+        let id = parsed.id();
+        match self.verified(parsed, topics, now).await {
+            Ok(verdict) => answer(id, verdict),
+            Err(refusal) => {
+                let outcome = match refusal.prefix {
+                    Prefix::Error => "failed",
+                    _ => "refused",
+                };
+                metrics::counter!(EVENTS, "outcome" => outcome).increment(1);
+                Answer::Ok(id.to_string(), false, refusal.to_string())
+            }
+        }
+    }
+
+    async fn verified(
+        &self,
+        parsed: Parsed,
+        topics: Vec<String>,
+        now: i64,
+    ) -> Result<Verdict, Refusal> {
+        let event = self
+            .verifier
+            .submit(parsed)
+            .await
+            .map_err(|it| unverified(&it))?;
+        // Only now: whoever has no signature must not use up what an author may do; nor must somebody who
+        // sends again what is known.
+        let author = event.author;
+        if !self.keys.has(author) {
+            let words = "too many events of this key";
+            return Err(Refusal::new(Prefix::RateLimited, words));
+        }
+        let verdict = self.taken_in(event, topics, now).await?;
+        if !matches!(verdict, Verdict::Duplicate | Verdict::Outdated) {
+            self.keys.take(author);
+        }
+        Ok(verdict)
+    }
+
+    async fn taken_in(
+        &self,
+        event: Arc<Event>,
+        topics: Vec<String>,
+        now: i64,
+    ) -> Result<Verdict, Refusal> {
+        if !is_stored(event.kind) {
+            return self.pass_on(event, now);
+        }
+        let ran = self.ingest.submit(Arrival { event, topics }).await;
+        ran.map_err(|failed| refusal(&failed))
+    }
+
+    /// An event that nobody stores.
+    fn pass_on(&self, event: Arc<Event>, now: i64) -> Result<Verdict, Refusal> {
+        if event.expiration().is_some_and(|end| end <= now) {
+            return Ok(Verdict::Expired);
+        }
+        let ahead = self.policy.limits.ahead.as_secs();
+        if event.created_at > now.saturating_add_unsigned(ahead) {
+            return Ok(Verdict::Future);
+        }
+        self.live.tell(&[Told::new(event)]);
+        Ok(Verdict::Stored)
+    }
+}
+
+fn answer(id: Id, verdict: Verdict) -> Answer {
+    let (outcome, taken, words) = match verdict {
+        Verdict::Stored | Verdict::Overtaken => ("stored", true, ""),
+        Verdict::Duplicate => ("duplicate", true, "duplicate: already have this event"),
+        Verdict::Outdated => ("duplicate", true, "duplicate: have a newer version"),
+        Verdict::Deleted => (
+            "refused",
+            false,
+            "blocked: its author has deleted this event",
+        ),
+        Verdict::Expired => ("refused", false, "invalid: expired"),
+        Verdict::Future => (
+            "refused",
+            false,
+            "invalid: created_at is too far in the future",
+        ),
+    };
+    metrics::counter!(EVENTS, "outcome" => outcome).increment(1);
+    Answer::Ok(id.to_string(), taken, words.to_owned())
+}
+
+fn refusal(failed: &Error<sqlx::Error>) -> Refusal {
+    match failed {
+        Error::Overloaded => Refusal::new(Prefix::RateLimited, "too many events are waiting"),
+        Error::Stopped => error("the relay is stopping"),
+        other => {
+            tracing::warn!(
+                error = other as &dyn std::error::Error,
+                "events could not be stored"
+            );
+            error("the event could not be stored, send it again")
+        }
+    }
+}
+
+/// Why an event was not verified: what is wrong with it, or with us.
+pub(super) fn unverified(failed: &Error<Fault>) -> Refusal {
+    match failed {
+        Error::Refused(fault) => Refusal::invalid(&*fault.0),
+        Error::Overloaded => Refusal::new(Prefix::RateLimited, "too many events are waiting"),
+        Error::Stopped => error("the relay is stopping"),
+        _ => error("the signature could not be checked"),
+    }
+}
+
+fn error(words: &str) -> Refusal {
+    Refusal::new(Prefix::Error, words)
+}

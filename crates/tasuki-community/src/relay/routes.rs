@@ -1,0 +1,145 @@
+//! One address: a WebSocket for clients, a document for whoever asks what this is.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::response::{IntoResponse, Response};
+use http::header::{
+    ACCEPT, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
+    ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_TYPE,
+};
+use http::{HeaderMap, StatusCode};
+use sqlx::PgPool;
+use tasuki::Clock;
+use tasuki_contract::error::{FORBIDDEN, TOO_MANY_REQUESTS};
+use tasuki_service::http::{ApiError, Peer};
+use tasuki_service::shutdown::Phases;
+use tokio::sync::Semaphore;
+use utoipa_axum::router::OpenApiRouter;
+
+use super::auth::host_of;
+use super::connection::{Client, Surroundings};
+use super::info::Info;
+use super::limits::Buckets;
+use super::live::Live;
+use super::policy::Policy;
+use super::publish::Publisher;
+use crate::config::{Auth, Community};
+
+/// The media type of the document (NIP-11).
+const NOSTR_JSON: &str = "application/nostr+json";
+
+/// What clients need.
+#[derive(Clone)]
+pub(crate) struct App {
+    pub(crate) pool: PgPool,
+    pub(crate) clock: Clock,
+    pub(crate) live: Live,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) publisher: Publisher,
+    pub(crate) auth: Auth,
+    /// Host and port of the configured address.
+    host: Option<String>,
+    pub(crate) settings: Arc<Community>,
+    room: Arc<Semaphore>,
+    addresses: Buckets<std::net::IpAddr>,
+    pub(crate) events_of_addresses: Buckets<std::net::IpAddr>,
+    info: Arc<Info>,
+}
+
+impl App {
+    pub(crate) fn new(
+        own: &Community,
+        pool: PgPool,
+        clock: &Clock,
+        live: &Live,
+        publisher: Publisher,
+    ) -> Self {
+        Self {
+            pool,
+            clock: clock.clone(),
+            live: live.clone(),
+            policy: Arc::clone(&publisher.policy),
+            publisher,
+            auth: own.auth,
+            host: host_of(&own.relay.url),
+            settings: Arc::new(own.clone()),
+            room: Arc::new(Semaphore::new(own.relay.connections)),
+            addresses: Buckets::new(own.limits.connections_per_minute),
+            events_of_addresses: Buckets::new(own.limits.events_per_minute),
+            info: Arc::new(Info::of(own)),
+        }
+    }
+}
+
+pub(crate) fn routes(app: App) -> OpenApiRouter {
+    let methods = axum::routing::get(door).options(may_ask);
+    OpenApiRouter::new().route("/", methods).with_state(app)
+}
+
+async fn door(
+    State(app): State<App>,
+    Extension(phases): Extension<Phases>,
+    Peer(peer): Peer,
+    headers: HeaderMap,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Response {
+    let Ok(upgrade) = upgrade else {
+        return document(&app, &headers);
+    };
+    // One address, whether it comes by IPv4 or as such through IPv6.
+    let peer = peer.ip().to_canonical();
+    if app.policy.rules.bans_address(&peer) {
+        let words = "this address is banned";
+        return ApiError::new(StatusCode::FORBIDDEN, FORBIDDEN, words).into_response();
+    }
+    if !app.addresses.take(peer) {
+        let words = "too many new connections from this address";
+        return ApiError::new(StatusCode::TOO_MANY_REQUESTS, TOO_MANY_REQUESTS, words)
+            .into_response();
+    }
+    let Ok(place) = Arc::clone(&app.room).try_acquire_owned() else {
+        return ApiError::unavailable("too many clients are here").into_response();
+    };
+    let most = app.settings.limits.message.bytes();
+    upgrade
+        .max_message_size(most)
+        .max_frame_size(most)
+        // Answers that are made together leave together; each flush writes all there is.
+        .write_buffer_size(16 * 1024)
+        .on_upgrade(move |socket| async move {
+            let host = app.host.clone();
+            let around = Surroundings { peer, host, phases };
+            Client::new(app, socket, around).run().await;
+            drop(place);
+        })
+}
+
+/// The document, or a word for whoever came by.
+fn document(app: &App, headers: &HeaderMap) -> Response {
+    let asked = headers.get_all(ACCEPT).iter();
+    let mut asked = asked.filter_map(|value| value.to_str().ok());
+    if asked.any(|value| value.contains(NOSTR_JSON)) {
+        let body = serde_json::to_string(&app.info).unwrap_or_default();
+        let headers = [
+            (CONTENT_TYPE, NOSTR_JSON),
+            (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
+        ];
+        return (headers, body).into_response();
+    }
+    let words = "This is a Nostr relay: connect with a Nostr client, by WebSocket.\n";
+    ([(ACCESS_CONTROL_ALLOW_ORIGIN, "*")], words).into_response()
+}
+
+/// Pages of others may ask for the document (NIP-11).
+async fn may_ask() -> Response {
+    let headers = [
+        (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
+        (ACCESS_CONTROL_ALLOW_HEADERS, "*"),
+        (ACCESS_CONTROL_ALLOW_METHODS, "GET, OPTIONS"),
+    ];
+    (StatusCode::NO_CONTENT, headers).into_response()
+}

@@ -1,0 +1,84 @@
+//! The consumer `index-v1`: follows the log, and keeps the documents as the events are.
+//!
+//! A row of the log says that something about an event has changed; what it is like now, the tables say. So
+//! it does not matter how often a row comes, or how late: a document is there if, and only if, its event
+//! can be seen. A rebuild fills another table from all events, which takes the place of the one in use.
+
+use std::collections::BTreeSet;
+
+use sqlx::{FromRow, PgConnection, PgPool};
+use tasuki::seqlog::{Failure, Handler, Numbered, Snapshot, Tx};
+
+use super::Document;
+use crate::nostr::{Id, Parsed};
+use crate::store::{find, search};
+
+/// The handler.
+#[derive(Clone, Debug)]
+pub(crate) struct Index {
+    pub(crate) pool: PgPool,
+    /// Kinds that can be searched.
+    pub(crate) kinds: Vec<u16>,
+}
+
+/// What of a row matters here.
+#[derive(Debug, FromRow)]
+pub(crate) struct Row {
+    event_id: String,
+}
+
+impl Index {
+    fn document(&self, body: &str, topics: &[String]) -> Option<Document> {
+        let event = Parsed::read(body).ok()?.trusted();
+        Document::of(&event, topics, &self.kinds)
+    }
+}
+
+impl Handler for Index {
+    type Row = Row;
+
+    async fn handle(&self, rows: &[Numbered<Row>], tx: &mut Tx) -> Result<(), Failure> {
+        let ids: BTreeSet<_> = rows
+            .iter()
+            .filter_map(|it| Id::parse(&it.row.event_id))
+            .collect();
+        let ids: Vec<_> = ids.into_iter().collect();
+        let tx = tx.get().await?;
+        let seen = find::seen(tx, &ids).await?;
+        let there: BTreeSet<_> = seen.iter().map(|(id, ..)| *id).collect();
+        let documents = seen.iter();
+        let documents: Vec<_> = documents
+            .filter_map(|(_, body, topics)| self.document(body, topics))
+            .collect();
+        let gone: Vec<_> = ids.into_iter().filter(|id| !there.contains(id)).collect();
+        if !documents.is_empty() {
+            search::put(tx, &documents).await?;
+        }
+        if !gone.is_empty() {
+            search::remove(tx, &gone).await?;
+        }
+        Ok(())
+    }
+
+    async fn rebuild(&self, snapshot: &mut Snapshot) -> Result<(), Failure> {
+        let mut connection = self.pool.acquire().await?;
+        search::begin_rebuild(&mut connection).await?;
+        let kinds: Vec<_> = self.kinds.iter().map(|kind| i32::from(*kind)).collect();
+        let mut after = Vec::new();
+        loop {
+            let page = search::visible(snapshot.connection(), &kinds, &after).await?;
+            let bodies = page.bodies.iter();
+            let documents = bodies.filter_map(|(body, topics)| self.document(body, topics));
+            search::fill(&mut connection, &documents.collect::<Vec<_>>()).await?;
+            let Some(last) = page.last else { break };
+            after = last;
+        }
+        search::finish_rebuild(&mut connection).await?;
+        Ok(())
+    }
+
+    async fn switch(&self, tx: &mut PgConnection) -> Result<(), Failure> {
+        search::switch(tx).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,210 @@
+//! From a text to what can be searched for, without I/O.
+//!
+//! Words of English letters are left to PostgreSQL's `english`: it knows stems and stop words. Scripts
+//! that write no spaces are cut into pairs of neighbouring characters, so that any part of a text is found;
+//! all other words are taken as they are. Full and half width, and upper and lower case, are the same.
+
+use unicode_normalization::UnicodeNormalization as _;
+
+/// The longest word; what is longer is a key, or nonsense.
+const WORD: usize = 64;
+/// Words and pairs of one text. PostgreSQL knows no place behind the 16,383rd.
+const MOST: usize = 16_000;
+
+/// What a text is made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// Words of English letters and digits.
+    pub(crate) words: Vec<String>,
+    /// Everything else: runs of pairs, and other words.
+    runs: Vec<Run>,
+}
+
+/// Terms that stand next to each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Run {
+    /// Characters of a script without spaces.
+    Pairs(Vec<char>),
+    Word(String),
+}
+
+/// How a character is searched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Script {
+    English,
+    Spaceless,
+    Other,
+    None,
+}
+
+const fn script(c: char) -> Script {
+    match c {
+        'a'..='z' | 'A'..='Z' | '0'..='9' => Script::English,
+        // The dot between foreign words is none.
+        '\u{30a0}' | '\u{30fb}' => Script::None,
+        // Kana, with the sign that repeats a character and the one that lengthens a vowel.
+        '\u{3040}'..='\u{30ff}' | '\u{31f0}'..='\u{31ff}' | '々' | '〆' | '〇' => {
+            Script::Spaceless
+        }
+        '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' => {
+            Script::Spaceless
+        }
+        '\u{20000}'..='\u{3ffff}' | '\u{ac00}'..='\u{d7af}' => Script::Spaceless,
+        // Thai, Lao, Burmese, Khmer.
+        '\u{0e00}'..='\u{0eff}' | '\u{1000}'..='\u{109f}' | '\u{1780}'..='\u{17ff}' => {
+            Script::Spaceless
+        }
+        _ => Script::None,
+    }
+}
+
+fn script_of(c: char) -> Script {
+    match script(c) {
+        Script::None if c.is_alphanumeric() => Script::Other,
+        known => known,
+    }
+}
+
+impl Terms {
+    /// Takes a text apart.
+    pub(crate) fn of(text: &str) -> Self {
+        let mut terms = Self::default();
+        let text = text.nfkc().flat_map(char::to_lowercase);
+        let (mut run, mut current) = (Vec::new(), Script::None);
+        let is_word = |script| matches!(script, Script::English | Script::Other);
+        for c in text.chain([' ']) {
+            let script = script_of(c);
+            if script != current && !(is_word(script) && is_word(current)) {
+                terms.put(std::mem::take(&mut run), current);
+                current = script;
+            } else if script == Script::Other {
+                // A word may have letters of any language.
+                current = Script::Other;
+            }
+            if script != Script::None {
+                run.push(c);
+            }
+        }
+        terms
+    }
+
+    fn put(&mut self, run: Vec<char>, script: Script) {
+        let fits = run.len() <= WORD && self.words.len() + self.runs.len() < MOST;
+        match script {
+            Script::Spaceless => self.runs.push(Run::Pairs(run)),
+            Script::English if fits => self.words.push(run.into_iter().collect()),
+            Script::Other if fits => self.runs.push(Run::Word(run.into_iter().collect())),
+            Script::English | Script::Other | Script::None => {}
+        }
+    }
+
+    /// Whether there is nothing to search for.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.words.is_empty() && self.runs.is_empty()
+    }
+
+    /// All but the English words as a `tsvector`: pairs of a run have neighbouring places. The last
+    /// character of a run is a term as well, so that a single one can be found by its beginning.
+    pub(crate) fn vector(&self) -> String {
+        let mut vector = String::new();
+        let mut place = 0;
+        for run in &self.runs {
+            // What does not stand next to each other must not look so.
+            place += 2;
+            for term in run.terms() {
+                place += 1;
+                if place > MOST {
+                    return vector;
+                }
+                vector.push_str(&format!("'{}':{place} ", quoted(&term)));
+            }
+        }
+        vector
+    }
+
+    /// All but the English words as a `tsquery`: every run, wherever it is. Empty when there is none.
+    pub(crate) fn query(&self) -> String {
+        let runs = self.runs.iter().map(Run::query);
+        runs.collect::<Vec<_>>().join(" & ")
+    }
+}
+
+impl Run {
+    fn terms(&self) -> Vec<String> {
+        match self {
+            Self::Word(word) => vec![word.clone()],
+            Self::Pairs(chars) => {
+                let mut terms: Vec<String> =
+                    chars.windows(2).map(|it| it.iter().collect()).collect();
+                terms.extend(chars.last().map(ToString::to_string));
+                terms
+            }
+        }
+    }
+
+    fn query(&self) -> String {
+        match self {
+            Self::Word(word) => format!("'{}'", quoted(word)),
+            Self::Pairs(chars) => match chars.as_slice() {
+                [only] => format!("'{only}':*"),
+                chars => {
+                    let pairs = chars.windows(2);
+                    let pairs = pairs.map(|pair| format!("'{}'", pair.iter().collect::<String>()));
+                    format!("({})", pairs.collect::<Vec<_>>().join(" <-> "))
+                }
+            },
+        }
+    }
+}
+
+/// Letters and digits need no quoting; marks that count as such might.
+fn quoted(term: &str) -> String {
+    term.replace('\\', "\\\\").replace('\'', "''")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn english_is_words_and_japanese_is_pairs() {
+        let terms = Terms::of("Runners RUN: 駅伝のタスキ!");
+        assert_eq!(terms.words, ["runners", "run"]);
+        assert_eq!(
+            terms.vector(),
+            "'駅伝':3 '伝の':4 'のタ':5 'タス':6 'スキ':7 'キ':8 "
+        );
+        assert_eq!(Terms::of("タスキ").query(), "('タス' <-> 'スキ')");
+        assert_eq!(Terms::of("襷").query(), "'襷':*");
+    }
+
+    #[test]
+    fn widths_and_cases_are_the_same() {
+        assert_eq!(Terms::of("ﾀｽｷ ＴＡＳＵＫＩ"), Terms::of("タスキ tasuki"));
+    }
+
+    #[test]
+    fn words_of_other_languages_are_taken_as_they_are() {
+        let terms = Terms::of("Übung ДОМ naïve");
+        assert!(terms.words.is_empty(), "{terms:?}");
+        assert_eq!(terms.query(), "'übung' & 'дом' & 'naïve'");
+    }
+
+    #[test]
+    fn what_stands_apart_is_not_found_together() {
+        // Two places between runs: the last pair of one and the first of the next are no neighbours.
+        assert_eq!(
+            Terms::of("日本 本語").vector(),
+            "'日本':3 '本':4 '本語':7 '語':8 "
+        );
+        assert_eq!(Terms::of("日本、語").query(), "('日本') & '語':*");
+    }
+
+    #[test]
+    fn signs_are_nothing_and_keys_are_no_words() {
+        assert!(Terms::of("!? … -- 🏃 '").is_empty());
+        assert!(Terms::of(&"a".repeat(65)).is_empty());
+        let many = Terms::of(&"a ".repeat(20_000));
+        assert_eq!(many.words.len(), MOST);
+    }
+}

@@ -1,0 +1,327 @@
+//! Stored events that a filter wants, newest first.
+//!
+//! Every way in goes by an index that ends in the order of the answer, one value of a list at a time, so
+//! what it costs is what may be asked for, whatever is stored. A filter has too many shapes for a
+//! statement each: the text is put together of fixed pieces, and values are bound.
+
+use sqlx::postgres::PgArguments;
+use sqlx::query::QueryAs;
+use sqlx::{AssertSqlSafe, FromRow, PgConnection, Postgres};
+use uuid::Uuid;
+
+use crate::nostr::{Filter, Id, TagFilter};
+use crate::search;
+
+/// Bodies up to this length come with what was found; longer ones are fetched when they are sent.
+const SHORT: usize = 4096;
+
+/// Where events are.
+const PLACES: [Place; 2] = [
+    Place {
+        events: "cn_relay.events",
+        tags: "cn_relay.event_tags",
+        // The tag knows the partition.
+        same: "event.event_id = tag.event_id AND event.ingested_at = tag.ingested_at",
+        other: "AND other.ingested_at = event.ingested_at",
+    },
+    Place {
+        events: "cn_relay.kept_events",
+        tags: "cn_relay.kept_tags",
+        same: "event.event_id = tag.event_id",
+        other: "",
+    },
+];
+
+struct Place {
+    events: &'static str,
+    tags: &'static str,
+    same: &'static str,
+    /// The same of another tag.
+    other: &'static str,
+}
+
+/// An event that was found.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Found {
+    event_id: Vec<u8>,
+    pub(crate) created_at: i64,
+    /// Unless it is long.
+    pub(crate) body: Option<String>,
+}
+
+impl Found {
+    pub(crate) fn id(&self) -> Id {
+        Id::from_slice(&self.event_id).unwrap_or(Id([0; 32]))
+    }
+}
+
+/// What `filter` wants, newest first and by id within a second, up to its limit.
+pub(crate) async fn find(
+    connection: &mut PgConnection,
+    filter: &Filter,
+) -> sqlx::Result<Vec<Found>> {
+    if filter.limit == 0 || filter.is_impossible() {
+        return Ok(Vec::new());
+    }
+    let mut text = Text::default();
+    let body = format!("CASE WHEN octet_length(event.body) <= {SHORT} THEN event.body END AS body");
+    let limit = text.bind(Value::Number(i64::from(filter.limit)));
+    let order = "ORDER BY event.created_at DESC, event.event_id";
+    let inner = format!("{order} LIMIT {limit}");
+    let parts = PLACES.map(|place| text.ways(filter, &place, &body, &inner));
+    let [first, second] = parts;
+    let sql = format!(
+        "SELECT DISTINCT ON (created_at, event_id) event_id, created_at, body
+         FROM (({first}) UNION ALL ({second})) AS found
+         ORDER BY created_at DESC, event_id
+         LIMIT {limit}"
+    );
+    text.fetch(sql).fetch_all(connection).await
+}
+
+/// How many `filters` want, each event once.
+pub(crate) async fn count(connection: &mut PgConnection, filters: &[Filter]) -> sqlx::Result<i64> {
+    let mut text = Text::default();
+    let mut parts =
+        vec!["SELECT NULL::bytea AS event_id, 0::bigint AS created_at, NULL AS body".to_owned()];
+    for filter in filters.iter().filter(|filter| !filter.is_impossible()) {
+        for place in &PLACES {
+            parts.push(text.ways(filter, place, "NULL AS body", ""));
+        }
+    }
+    let found = parts.join(") UNION ALL (");
+    let sql = format!("SELECT count(DISTINCT event_id) FROM (({found})) AS found");
+    let query = sqlx::query_as::<_, (i64,)>(AssertSqlSafe(sql));
+    Ok(text.bound_as(query).fetch_one(connection).await?.0)
+}
+
+/// The bodies of events, by id; those that nobody sees any more are left out.
+pub(crate) async fn bodies(
+    connection: &mut PgConnection,
+    ids: &[Id],
+) -> sqlx::Result<Vec<(Id, String)>> {
+    let seen = seen(connection, ids).await?;
+    Ok(seen.into_iter().map(|(id, body, _)| (id, body)).collect())
+}
+
+/// The same, with their topics.
+pub(crate) async fn seen(
+    connection: &mut PgConnection,
+    ids: &[Id],
+) -> sqlx::Result<Vec<(Id, String, Vec<String>)>> {
+    let ids: Vec<_> = ids.iter().map(|id| id.0.to_vec()).collect();
+    let rows = sqlx::query!(
+        r#"
+        SELECT event_id AS "event_id!", body AS "body!", topics AS "topics!"
+        FROM (
+            SELECT event_id, body, topics, expires_at, hidden_at FROM cn_relay.events
+            WHERE event_id = ANY($1)
+            UNION ALL
+            SELECT event_id, body, topics, expires_at, hidden_at FROM cn_relay.kept_events
+            WHERE event_id = ANY($1)
+        ) AS event
+        WHERE hidden_at IS NULL
+            AND (expires_at IS NULL OR expires_at > extract(EPOCH FROM clock_timestamp()))
+        "#,
+        &ids,
+    )
+    .fetch_all(connection)
+    .await?;
+    let read = rows.into_iter();
+    Ok(read
+        .filter_map(|row| Some((Id::from_slice(&row.event_id)?, row.body, row.topics)))
+        .collect())
+}
+
+/// A value of a statement.
+enum Value {
+    Number(i64),
+    Bytes(Vec<Vec<u8>>),
+    Numbers(Vec<i32>),
+    Keys(Vec<Uuid>),
+    Text(String),
+}
+
+/// A statement that is put together.
+#[derive(Default)]
+struct Text {
+    values: Vec<Value>,
+}
+
+impl Text {
+    /// The placeholder of a value.
+    fn bind(&mut self, value: Value) -> String {
+        self.values.push(value);
+        format!("${}", self.values.len())
+    }
+
+    /// A SELECT of what `filter` wants in one place: in by the list that narrows most, and everything else
+    /// as a condition.
+    fn ways(&mut self, filter: &Filter, place: &Place, body: &str, tail: &str) -> String {
+        let columns = format!("event.event_id, event.created_at, {body}");
+        let events = place.events;
+        if let Some(ids) = &filter.ids {
+            let ids = self.bind(Value::Bytes(ids.iter().map(|id| id.0.to_vec()).collect()));
+            let rest = self.conditions(filter, place, Way::Ids);
+            return format!(
+                "SELECT {columns} FROM {events} AS event WHERE event.event_id = ANY({ids}) {rest} {tail}"
+            );
+        }
+        if let Some(text) = &filter.search {
+            return self.by_search(filter, text, place, &columns, tail);
+        }
+        // Of several tags the one with fewest values; topics are shared by many events.
+        let narrowest = filter
+            .tags
+            .iter()
+            .min_by_key(|tag| (tag.name == 't', tag.keys.len()))
+            // An author has fewer events than a topic.
+            .filter(|tag| tag.name != 't' || filter.authors.is_none());
+        if let Some(tag) = narrowest {
+            return self.by_tag(filter, tag, place, &columns, tail);
+        }
+        if let Some(authors) = &filter.authors {
+            let authors = authors.iter().map(|key| key.0.to_vec()).collect();
+            let each = self.bind(Value::Bytes(authors));
+            let rest = self.conditions(filter, place, Way::Authors);
+            return format!(
+                "SELECT one.* FROM unnest({each}::bytea[]) AS wanted
+                 CROSS JOIN LATERAL (
+                     SELECT {columns} FROM {events} AS event WHERE event.pubkey = wanted {rest} {tail}
+                 ) AS one"
+            );
+        }
+        if let Some(kinds) = &filter.kinds {
+            let each = self.bind(Value::Numbers(
+                kinds.iter().map(|kind| (*kind).into()).collect(),
+            ));
+            let rest = self.conditions(filter, place, Way::Kinds);
+            return format!(
+                "SELECT one.* FROM unnest({each}::integer[]) AS wanted
+                 CROSS JOIN LATERAL (
+                     SELECT {columns} FROM {events} AS event WHERE event.kind = wanted {rest} {tail}
+                 ) AS one"
+            );
+        }
+        let rest = self.conditions(filter, place, Way::Time);
+        format!("SELECT {columns} FROM {events} AS event WHERE true {rest} {tail}")
+    }
+
+    fn by_search(
+        &mut self,
+        filter: &Filter,
+        text: &str,
+        place: &Place,
+        columns: &str,
+        tail: &str,
+    ) -> String {
+        // What has no words was refused before.
+        let question = search::Query::of(text, None);
+        let (words, rest) = question.map(|it| (it.words, it.rest)).unwrap_or_default();
+        let (words, query) = (self.bind(Value::Text(words)), self.bind(Value::Text(rest)));
+        let rest = self.conditions(filter, place, Way::Search);
+        let events = place.events;
+        format!(
+            "SELECT {columns} FROM cn_relay.search_documents AS document
+             JOIN {events} AS event ON event.event_id = document.event_id
+             WHERE document.terms @@
+                 (plainto_tsquery('pg_catalog.english', {words}) && {query}::text::tsquery) {rest} {tail}"
+        )
+    }
+
+    fn by_tag(
+        &mut self,
+        filter: &Filter,
+        tag: &TagFilter,
+        place: &Place,
+        columns: &str,
+        tail: &str,
+    ) -> String {
+        let each = self.bind(Value::Keys(tag.keys.iter().map(|key| key.0).collect()));
+        let rest = self.conditions(filter, place, Way::Tag(tag.name));
+        // The order of the index of tags is that of the answer.
+        let tail = tail.replace("event.", "tag.");
+        let Place {
+            events, tags, same, ..
+        } = place;
+        let times = rest.replace("event.created_at", "tag.created_at");
+        format!(
+            "SELECT one.* FROM unnest({each}::uuid[]) AS wanted
+             CROSS JOIN LATERAL (
+                 SELECT {columns} FROM {tags} AS tag JOIN {events} AS event ON {same}
+                 WHERE tag.tag_key = wanted {times} {tail}
+             ) AS one"
+        )
+    }
+
+    /// Everything but the way in.
+    fn conditions(&mut self, filter: &Filter, place: &Place, way: Way) -> String {
+        let mut all = vec![
+            "AND event.hidden_at IS NULL AND (event.expires_at IS NULL
+             OR event.expires_at > extract(EPOCH FROM now()))"
+                .to_owned(),
+        ];
+        if let (Some(authors), true) = (&filter.authors, way != Way::Authors) {
+            let authors = authors.iter().map(|key| key.0.to_vec()).collect();
+            let authors = self.bind(Value::Bytes(authors));
+            all.push(format!("AND event.pubkey = ANY({authors})"));
+        }
+        if let (Some(kinds), true) = (&filter.kinds, way != Way::Kinds) {
+            let kinds = kinds.iter().map(|kind| (*kind).into()).collect();
+            let kinds = self.bind(Value::Numbers(kinds));
+            all.push(format!("AND event.kind = ANY({kinds})"));
+        }
+        for (time, compared) in [(filter.since, ">="), (filter.until, "<=")] {
+            if let Some(time) = time {
+                let time = self.bind(Value::Number(time));
+                all.push(format!("AND event.created_at {compared} {time}"));
+            }
+        }
+        for tag in filter.tags.iter().filter(|tag| way != Way::Tag(tag.name)) {
+            let keys = self.bind(Value::Keys(tag.keys.iter().map(|key| key.0).collect()));
+            let Place { tags, other, .. } = place;
+            all.push(format!(
+                "AND EXISTS (
+                     SELECT FROM {tags} AS other
+                     WHERE other.tag_key = ANY({keys}) AND other.created_at = event.created_at
+                         AND other.event_id = event.event_id {other}
+                 )"
+            ));
+        }
+        all.join(" ")
+    }
+
+    fn fetch(self, sql: String) -> QueryAs<'static, Postgres, Found, PgArguments> {
+        self.bound_as(sqlx::query_as(AssertSqlSafe(sql)))
+    }
+
+    fn bound_as<R>(
+        self,
+        mut query: QueryAs<'static, Postgres, R, PgArguments>,
+    ) -> QueryAs<'static, Postgres, R, PgArguments>
+    where
+        R: for<'r> FromRow<'r, sqlx::postgres::PgRow>,
+    {
+        for value in self.values {
+            query = match value {
+                Value::Number(it) => query.bind(it),
+                Value::Bytes(it) => query.bind(it),
+                Value::Numbers(it) => query.bind(it),
+                Value::Keys(it) => query.bind(it),
+                Value::Text(it) => query.bind(it),
+            };
+        }
+        query
+    }
+}
+
+/// By which list an event is found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Ids,
+    Tag(char),
+    Authors,
+    Kinds,
+    Search,
+    Time,
+}

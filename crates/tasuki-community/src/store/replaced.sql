@@ -1,0 +1,15 @@
+-- Versions whose place another one takes. Whoever saw them is told that they are gone.
+WITH gone AS (
+    DELETE FROM cn_relay.kept_events
+    WHERE version_key = ANY($1::uuid[])
+    RETURNING event_id, kind, created_at, ingested_at, effective_key, topics, hidden_at
+)
+
+INSERT INTO cn_relay.events_outbox_pending (
+    op, event_id, topic_id, kind, created_at, ingested_at, effective_key, reason
+)
+SELECT
+    'delete', encode(event_id, 'hex'), topic, kind, created_at, ingested_at, effective_key, 'replaced'
+FROM gone
+CROSS JOIN LATERAL unnest(topics) AS topic
+WHERE hidden_at IS NULL

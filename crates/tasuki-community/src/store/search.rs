@@ -1,0 +1,211 @@
+//! Documents of the index.
+
+use sqlx::{Connection as _, PgConnection};
+
+use crate::nostr::Id;
+use crate::search::{Document, Query};
+
+/// How many events a rebuild reads at a time.
+const BATCH: i64 = 2_000;
+
+/// Puts documents in, or in the place of those that are there.
+pub(crate) async fn put(tx: &mut PgConnection, documents: &[Document]) -> sqlx::Result<()> {
+    let columns = Columns::of(documents);
+    sqlx::query!(
+        r#"
+        INSERT INTO cn_relay.search_documents (event_id, created_at, terms)
+        SELECT it.event_id, it.created_at, it.terms::tsvector || to_tsvector('pg_catalog.english', it.words)
+        FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[])
+            AS it (event_id, created_at, terms, words)
+        ON CONFLICT (event_id) DO UPDATE SET terms = excluded.terms
+        "#,
+        &columns.ids,
+        &columns.created,
+        &columns.vectors,
+        &columns.words,
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Takes documents out.
+pub(crate) async fn remove(tx: &mut PgConnection, ids: &[Id]) -> sqlx::Result<()> {
+    let ids: Vec<_> = ids.iter().map(|id| id.0.to_vec()).collect();
+    sqlx::query!(
+        "DELETE FROM cn_relay.search_documents WHERE event_id = ANY($1)",
+        &ids
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// The ids of what `query` finds, newest first.
+pub(crate) async fn find(
+    connection: &mut PgConnection,
+    query: &Query,
+    limit: i64,
+) -> sqlx::Result<Vec<Id>> {
+    let rows = sqlx::query_scalar!(
+        r#"
+        SELECT event_id FROM cn_relay.search_documents
+        WHERE terms @@ (CASE
+            WHEN $1 = '' THEN $2::text::tsquery
+            WHEN $2 = '' THEN plainto_tsquery('pg_catalog.english', $1)
+            ELSE plainto_tsquery('pg_catalog.english', $1) && $2::text::tsquery
+        END)
+            AND (
+                EXISTS (
+                    SELECT FROM cn_relay.events AS event
+                    WHERE event.event_id = search_documents.event_id AND event.hidden_at IS NULL
+                ) OR EXISTS (
+                    SELECT FROM cn_relay.kept_events AS event
+                    WHERE event.event_id = search_documents.event_id AND event.hidden_at IS NULL
+                )
+            )
+        ORDER BY created_at DESC, event_id
+        LIMIT $3
+        "#,
+        query.words,
+        query.rest,
+        limit,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows.iter().filter_map(|id| Id::from_slice(id)).collect())
+}
+
+/// Some visible events of these kinds, and how to go on behind them.
+pub(crate) struct Page {
+    pub(crate) bodies: Vec<(String, Vec<String>)>,
+    pub(crate) last: Option<Vec<u8>>,
+}
+
+/// Visible events in the order of their ids, after `after`: of a snapshot, for a rebuild.
+pub(crate) async fn visible(
+    connection: &mut PgConnection,
+    kinds: &[i32],
+    after: &[u8],
+) -> sqlx::Result<Page> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT event_id AS "event_id!", body AS "body!", topics AS "topics!"
+        FROM (
+            (
+                SELECT event_id, body, topics FROM cn_relay.events
+                WHERE event_id > $1 AND kind = ANY($2) AND hidden_at IS NULL
+                ORDER BY event_id
+                LIMIT $3
+            )
+            UNION ALL
+            (
+                SELECT event_id, body, topics FROM cn_relay.kept_events
+                WHERE event_id > $1 AND kind = ANY($2) AND hidden_at IS NULL
+                ORDER BY event_id
+                LIMIT $3
+            )
+        ) AS event
+        ORDER BY event_id
+        LIMIT $3
+        "#,
+        after,
+        kinds,
+        BATCH,
+    )
+    .fetch_all(connection)
+    .await?;
+    let last = rows.last().map(|row| row.event_id.clone());
+    let bodies = rows.into_iter().map(|row| (row.body, row.topics)).collect();
+    Ok(Page { bodies, last })
+}
+
+/// An empty table beside the one in use; what an earlier try has left goes.
+pub(crate) async fn begin_rebuild(connection: &mut PgConnection) -> sqlx::Result<()> {
+    sqlx::raw_sql(
+        "DROP TABLE IF EXISTS cn_relay.search_documents_fresh;
+         CREATE TABLE cn_relay.search_documents_fresh (
+             event_id bytea NOT NULL,
+             created_at bigint NOT NULL,
+             terms tsvector NOT NULL
+         );",
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Fills it.
+pub(crate) async fn fill(
+    connection: &mut PgConnection,
+    documents: &[Document],
+) -> sqlx::Result<()> {
+    let columns = Columns::of(documents);
+    sqlx::query(
+        "INSERT INTO cn_relay.search_documents_fresh (event_id, created_at, terms)
+         SELECT it.event_id, it.created_at, it.terms::tsvector || to_tsvector('pg_catalog.english', it.words)
+         FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[])
+             AS it (event_id, created_at, terms, words)",
+    )
+    .bind(&columns.ids)
+    .bind(&columns.created)
+    .bind(&columns.vectors)
+    .bind(&columns.words)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Its indexes, once it is full.
+pub(crate) async fn finish_rebuild(connection: &mut PgConnection) -> sqlx::Result<()> {
+    let mut tx = connection.begin().await?;
+    sqlx::raw_sql(
+        "SET LOCAL statement_timeout = 0;
+         ALTER TABLE cn_relay.search_documents_fresh
+             ADD CONSTRAINT search_documents_fresh_pkey PRIMARY KEY (event_id);
+         CREATE INDEX search_documents_fresh_terms_idx
+             ON cn_relay.search_documents_fresh USING gin (terms);
+         CREATE INDEX search_documents_fresh_created_idx
+             ON cn_relay.search_documents_fresh (created_at DESC, event_id);
+         ANALYZE cn_relay.search_documents_fresh;",
+    )
+    .execute(&mut *tx)
+    .await?;
+    tx.commit().await
+}
+
+/// Puts it in the place of the one in use.
+pub(crate) async fn switch(tx: &mut PgConnection) -> sqlx::Result<()> {
+    sqlx::raw_sql(
+        "DROP TABLE cn_relay.search_documents;
+         ALTER TABLE cn_relay.search_documents_fresh RENAME TO search_documents;
+         ALTER TABLE cn_relay.search_documents
+             RENAME CONSTRAINT search_documents_fresh_pkey TO search_documents_pkey;
+         ALTER INDEX cn_relay.search_documents_fresh_terms_idx RENAME TO search_documents_terms_idx;
+         ALTER INDEX cn_relay.search_documents_fresh_created_idx
+             RENAME TO search_documents_created_idx;",
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Documents by columns.
+struct Columns {
+    ids: Vec<Vec<u8>>,
+    created: Vec<i64>,
+    vectors: Vec<String>,
+    words: Vec<String>,
+}
+
+impl Columns {
+    fn of(documents: &[Document]) -> Self {
+        let each = || documents.iter();
+        Self {
+            ids: each().map(|it| it.id.clone()).collect(),
+            created: each().map(|it| it.created_at).collect(),
+            vectors: each().map(|it| it.vector.clone()).collect(),
+            words: each().map(|it| it.words.clone()).collect(),
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The community node against real servers, and clients of others.
+
+#![expect(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests may fail the test"
+)]
+
+mod abuse;
+mod auth;
+mod find;
+mod handover;
+mod info;
+mod log;
+mod publish;
+mod sdk;
+mod search;
+mod support;
+mod topics;
+mod versions;

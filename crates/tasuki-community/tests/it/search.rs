@@ -1,0 +1,183 @@
+//! Search: in Japanese and English, by HTTP and by NIP-50, the same after a replay and a rebuild.
+
+use nostr::Keys;
+use serde_json::{Value, json};
+use tasuki::seqlog::Consumers;
+use tasuki_service::auth::credentials::{Credentials, NewCredential, ScopeName};
+use tasuki_testkit::eventually;
+
+use crate::support::{Client, World, event, id, now};
+
+async fn key(world: &World) -> String {
+    let scopes = tasuki_community::SCOPES
+        .iter()
+        .map(|it| it.parse::<ScopeName>().unwrap());
+    let wanted = NewCredential::api_key("test", scopes.collect::<Vec<_>>()).unwrap();
+    let mut connection = world.env.db.pool.acquire().await.unwrap();
+    let credentials = Credentials::new(&world.tables.schema);
+    let made = credentials.create(&mut connection, &world.env.clock, &wanted);
+    made.await.unwrap().expose().to_owned()
+}
+
+/// Waits until the index has heard of everything.
+async fn caught_up(world: &World) {
+    eventually("the index has caught up", async || {
+        let behind = "SELECT (SELECT count(*) FROM cn_relay.events_outbox_pending)
+            + (SELECT last_seq FROM cn_relay.seqlogs WHERE log = 'events_outbox')
+            - (SELECT last_seq FROM cn_relay.consumer_offsets WHERE consumer = 'index-v1' AND state = 'FOLLOWING')";
+        let behind: Option<i64> = sqlx::query_scalar(behind).fetch_one(&world.env.db.pool).await.unwrap();
+        (behind == Some(0)).then_some(())
+    })
+    .await;
+}
+
+async fn documents(world: &World) -> Vec<(String, String)> {
+    sqlx::query_as(
+        "SELECT encode(event_id, 'hex'), terms::text FROM cn_relay.search_documents ORDER BY 1",
+    )
+    .fetch_all(&world.env.db.pool)
+    .await
+    .unwrap()
+}
+
+async fn search(client: &mut Client, text: &str) -> Vec<String> {
+    client.find(&[json!({"search": text})]).await
+}
+
+#[tokio::test]
+async fn japanese_and_english_are_found_wherever_they_stand() {
+    let world = World::start().await;
+    let (mut client, keys, at) = (world.client().await, Keys::generate(), now());
+    let said = [
+        "The runners were running a long relay race in Tokyo",
+        "東京で駅伝のタスキをつないだ",
+        "京都の東は遠い",
+        "ｔａｓｕｋｉ is ﾀｽｷ",
+        "Übungen für Läufer",
+    ];
+    let events: Vec<Value> = said
+        .iter()
+        .zip(0..)
+        .map(|(text, n)| event(&keys, 1, at - n, &[&["t", "Run"]], text))
+        .collect();
+    for event in &events {
+        client.store(event).await;
+    }
+    let quiet = event(&keys, 7, at, &[], "東京");
+    client.store(&quiet).await;
+    caught_up(&world).await;
+    for (text, found) in [
+        ("run", &[0][..]),
+        ("Runner race", &[0]),
+        ("the", &[]),
+        ("runs swimming", &[]),
+        ("東京", &[1]),
+        ("駅伝", &[1]),
+        ("タスキ", &[1, 3]),
+        ("京", &[1, 2]),
+        ("東京都", &[]),
+        ("駅伝 つない", &[1]),
+        ("TASUKI", &[3]),
+        ("übungen", &[4]),
+        ("タスキ language:ja", &[1, 3]),
+    ] {
+        let wanted: Vec<_> = found.iter().map(|n: &usize| id(&events[*n])).collect();
+        assert_eq!(search(&mut client, text).await, wanted, "{text}");
+    }
+    let among = json!({"search": "タスキ", "since": at - 2, "limit": 1});
+    assert_eq!(client.find(&[among]).await, [id(&events[1])]);
+    client
+        .say(&json!(["COUNT", "c", {"search": "タスキ"}]))
+        .await;
+    assert_eq!(client.hear().await, json!(["COUNT", "c", {"count": 2}]));
+
+    by_http(&world, &[&events[1], &events[3]]).await;
+}
+
+async fn by_http(world: &World, found: &[&Value]) {
+    let key = key(world).await;
+    let url = "/v1/search?q=%E3%82%BF%E3%82%B9%E3%82%AD&topic=run&limit=10";
+    let answer = world.host.get_as(&key, url).await;
+    assert_eq!(answer.json()["events"], json!(found), "{answer:?}");
+    let elsewhere = world.host.get_as(&key, "/v1/search?q=run&topic=swim").await;
+    assert_eq!(elsewhere.json()["events"], json!([]));
+    for (url, words) in [
+        ("/v1/search", "q"),
+        ("/v1/search?q=!", "q has no words"),
+        ("/v1/search?q=a&limit=0", "limit is from 1 to 500"),
+        ("/v1/search?q=a&colour=red", "colour"),
+    ] {
+        let refused = world.host.get_as(&key, url).await;
+        assert_eq!(
+            (refused.status.as_u16(), refused.code().as_str()),
+            (400, "BAD_REQUEST"),
+            "{url}"
+        );
+        assert!(refused.text.contains(words), "{}", refused.text);
+    }
+    assert_eq!(world.host.get("/v1/search?q=a").await.status.as_u16(), 401);
+}
+
+#[tokio::test]
+async fn what_is_gone_is_not_found_and_a_replay_and_a_rebuild_end_in_the_same_index() {
+    let world = World::start().await;
+    let (mut client, keys) = (world.client().await, Keys::generate());
+    let notes: Vec<_> = (0..30)
+        .map(|n| event(&keys, 1, now() - n, &[], &format!("number {n} 駅伝")))
+        .collect();
+    for note in &notes {
+        client.store(note).await;
+    }
+    let old = event(
+        &keys,
+        0,
+        now() - 9,
+        &[],
+        r#"{"name":"Ann","about":"駅伝 fan"}"#,
+    );
+    let new = event(&keys, 0, now(), &[], r#"{"name":"Ann","about":"retired"}"#);
+    client.store(&old).await;
+    client.store(&new).await;
+    client
+        .store(&event(&keys, 5, now(), &[&["e", &id(&notes[7])]], ""))
+        .await;
+    caught_up(&world).await;
+    let found = search(&mut client, "駅伝").await;
+    assert_eq!(found.len(), 29);
+    assert!(!found.contains(&id(&notes[7])) && !found.contains(&id(&old)));
+    assert_eq!(search(&mut client, "retired").await, [id(&new)]);
+
+    let before = documents(&world).await;
+    assert_eq!(before.len(), 30);
+    let consumers = Consumers::new(&world.tables.schema);
+    sqlx::query("DELETE FROM cn_relay.search_documents WHERE event_id < '\\x80'")
+        .execute(&world.env.db.pool)
+        .await
+        .unwrap();
+    let mut tx = world.env.db.pool.begin().await.unwrap();
+    consumers
+        .replay(&mut tx, "index-v1", 0, "ann", "some are missing")
+        .await
+        .unwrap();
+    tx.commit().await.unwrap();
+    caught_up(&world).await;
+    assert_eq!(documents(&world).await, before, "after a replay");
+
+    sqlx::query("UPDATE cn_relay.search_documents SET terms = ''")
+        .execute(&world.env.db.pool)
+        .await
+        .unwrap();
+    let mut tx = world.env.db.pool.begin().await.unwrap();
+    consumers
+        .rebuild(&mut tx, "index-v1", "ann", "all are wrong")
+        .await
+        .unwrap();
+    tx.commit().await.unwrap();
+    caught_up(&world).await;
+    assert_eq!(documents(&world).await, before, "after a rebuild");
+    // It goes on from there, and searches that were planned before find it.
+    let next = event(&keys, 1, now(), &[], "one more 駅伝");
+    client.store(&next).await;
+    caught_up(&world).await;
+    assert_eq!(search(&mut client, "駅伝").await.len(), 30);
+}

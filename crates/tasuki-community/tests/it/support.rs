@@ -1,0 +1,235 @@
+//! A running relay, clients that speak to it word by word, and events that another implementation signs.
+
+use std::time::Duration;
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use nostr::{EventBuilder, JsonUtil as _, Keys, Kind, Tag, Timestamp};
+use serde_json::{Value, json};
+use tasuki_service::config::Config;
+use tasuki_service::service::Tables;
+use tasuki_testkit::{TestEnv, TestHost};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+
+/// What the relay is called.
+pub(crate) const RELAY: &str = "ws://relay.example";
+/// How long an answer may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long nothing may come until we believe that nothing will.
+const SILENCE: Duration = Duration::from_millis(300);
+
+pub(crate) struct World {
+    pub(crate) env: TestEnv,
+    pub(crate) host: TestHost,
+    pub(crate) tables: Tables,
+}
+
+impl World {
+    /// A relay for ordinary clients, without limits on how often.
+    pub(crate) async fn start() -> Self {
+        Self::with(|config| config).await
+    }
+
+    /// With other settings.
+    pub(crate) async fn with(change: impl FnOnce(Config) -> Config) -> Self {
+        let mut env = TestEnv::start(&[tasuki_community::DEFAULTS], |config, common| {
+            let own = tasuki_community::config(config)?;
+            Ok::<_, tasuki_service::config::Error>(vec![tasuki_community::tables(common, &own)?])
+        })
+        .await
+        .unwrap();
+        let mut config = env.config.clone();
+        for (key, value) in [
+            ("relay.url", RELAY),
+            ("topics.mode", "default"),
+            ("limits.events-per-minute", "0"),
+            ("limits.reqs-per-minute", "0"),
+            ("limits.connections-per-minute", "0"),
+        ] {
+            let key = format!("community.{key}");
+            config = match value.parse::<i64>() {
+                Ok(number) => config.with_value(&key, number).unwrap(),
+                Err(_text) => config.with_value(&key, value).unwrap(),
+            };
+        }
+        env.config = change(config);
+        let (host, tables) = serve(&env).await;
+        Self { env, host, tables }
+    }
+
+    /// A second process of the same service.
+    pub(crate) async fn another(&self) -> TestHost {
+        serve(&self.env).await.0
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        Client::of(&self.host).await
+    }
+
+    pub(crate) async fn count(&self, sql: &'static str) -> i64 {
+        sqlx::query_scalar(sql)
+            .fetch_one(&self.env.db.pool)
+            .await
+            .unwrap()
+    }
+}
+
+async fn serve(env: &TestEnv) -> (TestHost, Tables) {
+    let common = env.common().unwrap();
+    let own = tasuki_community::config(&env.config).unwrap();
+    let tables = tasuki_community::tables(&common, &own).unwrap();
+    let service = tasuki_community::service(&own, &tables, &env.clock).unwrap();
+    (env.host(vec![service]).await.unwrap(), tables)
+}
+
+/// A client that says exactly what it is told to.
+pub(crate) struct Client {
+    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+}
+
+impl Client {
+    pub(crate) async fn of(host: &TestHost) -> Self {
+        let (socket, _) = connect_async(format!("ws://{}/", host.api)).await.unwrap();
+        Self { socket }
+    }
+
+    pub(crate) async fn say(&mut self, message: &Value) {
+        self.say_raw(&message.to_string()).await;
+    }
+
+    pub(crate) async fn say_raw(&mut self, text: &str) {
+        self.send(Message::text(text)).await;
+    }
+
+    pub(crate) async fn send(&mut self, message: Message) {
+        self.socket.send(message).await.unwrap();
+    }
+
+    /// The next message.
+    pub(crate) async fn hear(&mut self) -> Value {
+        self.heard().await.unwrap()
+    }
+
+    /// The next message, or how the relay has closed the connection.
+    pub(crate) async fn heard(&mut self) -> Result<Value, Option<CloseFrame>> {
+        loop {
+            let message = timeout(PATIENCE, self.socket.next())
+                .await
+                .expect("an answer");
+            match message {
+                Some(Ok(Message::Text(text))) => return Ok(serde_json::from_str(&text).unwrap()),
+                Some(Ok(Message::Close(frame))) => return Err(frame),
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return Err(None),
+            }
+        }
+    }
+
+    /// Fails if anything comes within a while.
+    pub(crate) async fn hears_nothing(&mut self) {
+        let heard = timeout(SILENCE, self.heard()).await;
+        assert!(heard.is_err(), "heard {heard:?}");
+    }
+
+    /// Publishes, and returns what is said about it.
+    pub(crate) async fn publish(&mut self, event: &Value) -> (bool, String) {
+        self.say(&json!(["EVENT", event])).await;
+        let answer = self.hear().await;
+        assert_eq!(
+            (&answer[0], &answer[1]),
+            (&json!("OK"), &event["id"]),
+            "{answer}"
+        );
+        (
+            answer[2].as_bool().unwrap(),
+            answer[3].as_str().unwrap().to_owned(),
+        )
+    }
+
+    /// Publishes what must be taken.
+    pub(crate) async fn store(&mut self, event: &Value) {
+        let (taken, words) = self.publish(event).await;
+        assert!(taken, "{words}");
+    }
+
+    /// What is stored, as it comes, and the subscription stays open.
+    pub(crate) async fn subscribe(&mut self, name: &str, filters: &[Value]) -> Vec<Value> {
+        let mut message = vec![json!("REQ"), json!(name)];
+        message.extend(filters.iter().cloned());
+        self.say(&Value::Array(message)).await;
+        let mut stored = Vec::new();
+        loop {
+            let answer = self.hear().await;
+            assert_eq!(answer[1], json!(name), "{answer}");
+            match answer[0].as_str().unwrap() {
+                "EVENT" => stored.push(answer[2].clone()),
+                "EOSE" => return stored,
+                _ => panic!("{answer}"),
+            }
+        }
+    }
+
+    /// The ids of what is stored, in the order in which it comes.
+    pub(crate) async fn find(&mut self, filters: &[Value]) -> Vec<String> {
+        let stored = self.subscribe("find", filters).await;
+        self.say(&json!(["CLOSE", "find"])).await;
+        stored
+            .iter()
+            .map(|event| event["id"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    /// How the subscription that never began was refused.
+    pub(crate) async fn refused(&mut self, message: &Value) -> String {
+        self.say(message).await;
+        let answer = self.hear().await;
+        assert_eq!(
+            (&answer[0], &answer[1]),
+            (&json!("CLOSED"), &message[1]),
+            "{answer}"
+        );
+        answer[2].as_str().unwrap().to_owned()
+    }
+
+    /// The event of a subscription that comes next.
+    pub(crate) async fn news(&mut self, name: &str) -> Value {
+        let answer = self.hear().await;
+        assert_eq!(
+            (&answer[0], &answer[1]),
+            (&json!("EVENT"), &json!(name)),
+            "{answer}"
+        );
+        answer[2].clone()
+    }
+}
+
+/// An event that another implementation has made and signed.
+pub(crate) fn event(by: &Keys, kind: u16, at: i64, tags: &[&[&str]], content: &str) -> Value {
+    let tags = tags
+        .iter()
+        .map(|tag| Tag::parse(tag.iter().copied()).unwrap());
+    let made = EventBuilder::new(Kind::from(kind), content)
+        .tags(tags)
+        .allow_self_tagging()
+        .custom_created_at(Timestamp::from(u64::try_from(at).unwrap()))
+        .sign_with_keys(by)
+        .unwrap();
+    serde_json::from_str(&made.as_json()).unwrap()
+}
+
+/// A note.
+pub(crate) fn note(by: &Keys, at: i64) -> Value {
+    event(by, 1, at, &[], "a note")
+}
+
+pub(crate) fn id(event: &Value) -> String {
+    event["id"].as_str().unwrap().to_owned()
+}
+
+/// Now, in seconds, by the clock of this machine, which is the servers' too.
+pub(crate) fn now() -> i64 {
+    i64::try_from(Timestamp::now().as_secs()).unwrap()
+}
