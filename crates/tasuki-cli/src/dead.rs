@@ -3,7 +3,9 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tasuki::dlq::{Acted, Filter, Letter, LetterId, Letters, Page, State};
 use tasuki_notification::{Aside, Redriven, SetAside};
@@ -202,7 +204,8 @@ fn aside_json(entry: &SetAside) -> Value {
         "source_id": entry.message_id, "queue": entry.consumer, "kind": entry.kind,
         "failed_at": time(entry.created_at), "attempts": entry.deliveries,
         "error": entry.reason, "redriven_at": entry.redriven_at.map(time),
-        "discarded_at": entry.discarded_at.map(time), "last_error": entry.last_error,
+        "discarded_at": entry.discarded_at.map(time), "discard_reason": entry.discard_reason,
+        "closed_by": entry.closed_by, "last_error": entry.last_error,
         "stream_created_at": time(entry.stream_created_at),
     })
 }
@@ -213,7 +216,10 @@ async fn show(platform: &Platform, id: &str, json: bool) -> anyhow::Result<ExitC
         Err(_not_a_letter) => {
             let aside = platform.aside().await?;
             let entries = set_aside(&aside, false, 1, |entry| entry.id() == id).await?;
-            entries.first().map(aside_json)
+            match entries.first() {
+                Some(entry) => Some(show_aside(&aside, entry).await?),
+                None => None,
+            }
         }
     };
     let Some(shown) = shown else {
@@ -236,6 +242,21 @@ async fn show(platform: &Platform, id: &str, json: bool) -> anyhow::Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
+async fn show_aside(aside: &Aside, entry: &SetAside) -> anyhow::Result<Value> {
+    let mut shown = aside_json(entry);
+    let message = aside.payload(entry).await.map_err(|why| anyhow!(why))?;
+    if let Some(fields) = shown.as_object_mut() {
+        let payload = message.as_deref().map(readable);
+        fields.insert("payload".to_owned(), json!(payload));
+    }
+    Ok(shown)
+}
+
+/// What is text as it is, anything else in base64.
+fn readable(payload: &[u8]) -> String {
+    std::str::from_utf8(payload).map_or_else(|_binary| STANDARD.encode(payload), str::to_owned)
+}
+
 async fn show_letter(platform: &Platform, id: LetterId) -> anyhow::Result<Option<Value>> {
     for (name, tables, letters) in services(platform, &Dead::default()).await? {
         let mut connection = tables.database.workers.acquire().await?;
@@ -256,7 +277,7 @@ async fn show_letter(platform: &Platform, id: LetterId) -> anyhow::Result<Option
             })
             .collect();
         if let Some(fields) = shown.as_object_mut() {
-            let payload = String::from_utf8_lossy(&story.letter.payload).into_owned();
+            let payload = readable(&story.letter.payload);
             fields.insert("payload".to_owned(), json!(payload));
             fields.insert("trail".to_owned(), json!(trail));
             fields.insert("traceparent".to_owned(), json!(story.letter.traceparent));

@@ -5,6 +5,7 @@
 //! by a second one.
 
 mod args;
+mod consumer;
 mod credentials;
 mod dead;
 mod demo;
@@ -14,11 +15,14 @@ mod outbox;
 mod output;
 mod platform;
 mod private_file;
+mod relay;
+mod saga;
 mod serve;
 mod settings;
 mod status;
 mod sum;
 mod tokens;
+mod twopc;
 mod up;
 mod verify;
 
@@ -72,6 +76,10 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Token(command) => tokens::run(&source, &command, json),
         Command::Outbox(command) => outbox::run(&source, &command, json).await,
         Command::Dlq(command) => dead::run(&source, &command, json).await,
+        Command::Saga(command) => saga::run(&source, &command, json).await,
+        Command::Twopc(command) => twopc::run(&source, &command, json).await,
+        Command::Consumer(command) => consumer::run(&source, &command, json).await,
+        Command::Relay(command) => relay::run(&source, &command, json).await,
         Command::Verify(options) => verify::run(&source, &options, json).await,
         Command::Demo => demo::run(&source, json).await,
         Command::Version => output::version(json),

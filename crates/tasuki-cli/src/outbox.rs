@@ -269,6 +269,6 @@ pub(crate) fn time(at: OffsetDateTime) -> String {
 }
 
 /// Fractions of a second are of no use to a person who looks at ages.
-fn whole(age: std::time::Duration) -> std::time::Duration {
+pub(crate) fn whole(age: std::time::Duration) -> std::time::Duration {
     std::time::Duration::from_secs(age.as_secs())
 }

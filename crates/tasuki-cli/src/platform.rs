@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use tasuki::Clock;
 use tasuki::dlq::Letters;
 use tasuki::upkeep::Upkeep;
+use tasuki_community::Community;
 use tasuki_entitlement::Entitlement;
 use tasuki_notification::{Aside, Notification};
 use tasuki_service::config::Common;
@@ -32,14 +33,17 @@ pub(crate) enum Name {
     Notification,
     /// Orders, payments, inventory.
     Shop,
+    /// A Nostr relay, and what follows it.
+    Community,
 }
 
 impl Name {
-    pub(crate) const ALL: [Self; 4] = [
+    pub(crate) const ALL: [Self; 5] = [
         Self::System,
         Self::Entitlement,
         Self::Notification,
         Self::Shop,
+        Self::Community,
     ];
 
     pub(crate) const fn as_str(self) -> &'static str {
@@ -48,6 +52,7 @@ impl Name {
             Self::Entitlement => tasuki_entitlement::NAME,
             Self::Notification => tasuki_notification::NAME,
             Self::Shop => tasuki_shop::NAME,
+            Self::Community => tasuki_community::NAME,
         }
     }
 
@@ -58,6 +63,7 @@ impl Name {
             Self::Entitlement => &tasuki_entitlement::SCOPES,
             Self::Notification => &tasuki_notification::SCOPES,
             Self::Shop => &tasuki_shop::SCOPES,
+            Self::Community => &tasuki_community::SCOPES,
         }
     }
 }
@@ -85,15 +91,17 @@ pub(crate) struct Platform {
     entitlement: Entitlement,
     notification: Notification,
     shop: Shop,
+    community: Community,
 }
 
 /// The commented defaults of everything, in the order of the reference.
-const PARTS: [&str; 6] = [
+const PARTS: [&str; 7] = [
     Common::DEFAULTS,
     tasuki_system::DEFAULTS,
     tasuki_entitlement::DEFAULTS,
     tasuki_notification::DEFAULTS,
     tasuki_shop::DEFAULTS,
+    tasuki_community::DEFAULTS,
     DEFAULTS,
 ];
 
@@ -149,6 +157,7 @@ impl Platform {
             entitlement: tasuki_entitlement::config(config)?,
             notification: tasuki_notification::config(config)?,
             shop: tasuki_shop::config(config)?,
+            community: tasuki_community::config(config)?,
             clock: Clock::system(),
         })
     }
@@ -177,6 +186,7 @@ impl Platform {
             Name::Entitlement => tasuki_entitlement::tables(&self.common, &self.entitlement)?,
             Name::Notification => tasuki_notification::tables(&self.common, &self.notification)?,
             Name::Shop => tasuki_shop::tables(&self.common, &self.shop)?,
+            Name::Community => tasuki_community::tables(&self.common, &self.community)?,
         })
     }
 
@@ -185,10 +195,18 @@ impl Platform {
         let tables = self.tables_of(name)?;
         let letters = match name {
             Name::System => return Ok(None),
-            Name::Entitlement | Name::Shop => Letters::new(&tables.schema, &[]),
+            Name::Entitlement | Name::Shop | Name::Community => Letters::new(&tables.schema, &[]),
             Name::Notification => tasuki_notification::letters(&tables),
         };
         Ok(Some((tables, letters)))
+    }
+
+    /// The tables of a service that has sagas and two-phase commits.
+    pub(crate) fn conducting(&self, name: Name) -> anyhow::Result<Tables> {
+        if name == Name::System {
+            bail!("the system service has neither sagas nor two-phase commits");
+        }
+        self.tables_of(name)
     }
 
     /// The messages that the broker gave up on their way to notification.
@@ -215,6 +233,11 @@ impl Platform {
         let tables = self.tables_of(Name::Entitlement)?;
         let upkeep = tasuki_entitlement::upkeep(&self.entitlement, &tables)?;
         Ok((tables, upkeep))
+    }
+
+    /// The limits that clients of the relay have, by name.
+    pub(crate) fn relay_limits(&self) -> Vec<(&'static str, String)> {
+        self.community.limits.told()
     }
 
     /// The settings of the shop.
@@ -267,6 +290,7 @@ impl Platform {
                 tasuki_notification::service(common, &self.notification, tables, clock).await?
             }
             Name::Shop => tasuki_shop::service(common, &self.shop, tables, clock).await?,
+            Name::Community => tasuki_community::service(&self.community, &tables, clock)?,
         })
     }
 }

@@ -1,10 +1,12 @@
 //! `tasuki verify`: is everything that was answered where it belongs, once?
 //!
 //! Walks entitlement's audit in windows of time. Every change must have exactly one event in the
-//! outbox; once that is published and has had time to settle, it must be processed, and its
-//! notifications sent, waiting, or dead with exactly one letter each. Published events are kept for
+//! outbox; once that is published and has had time to settle, it must be processed, and as many
+//! notifications as were made of it must be sent, waiting, given up, or dead with exactly one letter
+//! each. Published events are kept for
 //! `entitlement.outbox.published-ttl`: that is as far back as it goes. Then the shop's books are
-//! compared: no money without goods or refund, stock to the unit.
+//! compared, all of them: no money without goods or refund, no order that nobody moves, stock to the
+//! unit in both warehouses, nothing left prepared.
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -46,6 +48,8 @@ struct Found {
     /// Young, or waiting: not wrong yet.
     under_way: u64,
     dead: u64,
+    /// Discarded by somebody, or withdrawn: nobody can be sent it any more.
+    given_up: u64,
     count: u64,
     problems: Vec<Problem>,
 }
@@ -85,11 +89,18 @@ pub(crate) async fn run(
         .since
         .map_or(kept_from, |since| kept_from.max(until - since));
     let mut found = walk(&answered, &told, from, until, settled).await?;
-    let books = tasuki_shop::verify::Reconciler::new(sold.database.workers);
-    for wrong in books.look().await?.found {
+    let overflow = platform.warehouse_tables()?;
+    let books = tasuki_shop::verify::Reconciler::new(sold.database.workers)
+        .with_overflow(overflow.map(|tables| tables.database.workers))
+        .quiet(options.settle);
+    let books = books.look().await?;
+    for wrong in &books.found {
         let about = format!("{}: {}", wrong.check, wrong.subject);
         found.report("money and goods do not match", None, about);
     }
+    // All are counted, also those that are too many to be listed.
+    let listed = i64::try_from(books.found.len())?;
+    found.count += u64::try_from(books.total - listed)?;
     show(&found, from, until, json)?;
     Ok(ExitCode::from(u8::from(found.count > 0)))
 }
@@ -130,8 +141,7 @@ async fn compare(
     settled: OffsetDateTime,
     found: &mut Found,
 ) -> anyhow::Result<()> {
-    let ids = changes.iter().map(|it| (it.event_id, it.user_id.clone()));
-    let ids: Vec<(Uuid, String)> = ids.collect();
+    let ids: Vec<Uuid> = changes.iter().map(|it| it.event_id).collect();
     let told = told.told(&ids).await?;
     let told: HashMap<Uuid, Told> = told.into_iter().map(|it| (it.event_id, it)).collect();
     for change in changes {
@@ -166,24 +176,24 @@ fn judge(change: &Change, told: Option<&Told>, settled: OffsetDateTime, found: &
         }
         return;
     };
-    if told.most_each > 1 {
+    if told.is_double() {
         found.report("told more than once", event, about());
     }
     if told.failed != told.letters {
         found.report("dead without exactly one letter", event, about());
     }
-    if told.waiting > 0 {
+    if told.is_short() {
+        found.report("a notification is missing", event, about());
+    } else if told.waiting > 0 {
         found.under_way += 1;
-        return;
-    }
-    if told.failed > 0 {
+    } else if told.failed > 0 {
         found.dead += 1;
     } else if told.sent > 0 {
         found.sent += 1;
-    } else if told.muted {
-        found.not_wanted += 1;
+    } else if told.given_up > 0 {
+        found.given_up += 1;
     } else {
-        found.report("processed, and nobody was told", event, about());
+        found.not_wanted += 1;
     }
 }
 
@@ -203,7 +213,7 @@ fn show(
         return say_json(&json!({
             "from": from, "until": time(until), "changes": found.changes, "sent": found.sent,
             "under_way": found.under_way, "not_wanted": found.not_wanted, "dead": found.dead,
-            "problem_count": found.count, "problems": problems,
+            "given_up": found.given_up, "problem_count": found.count, "problems": problems,
         }));
     }
     say(format_args!("from {from} until {}", time(until)));
@@ -213,11 +223,13 @@ fn show(
         under_way,
         not_wanted,
         dead,
+        given_up,
         count,
         ..
     } = found;
     say(format_args!(
-        "{changes} changes: {sent} told, {under_way} under way, {not_wanted} not wanted, {dead} dead with a letter"
+        "{changes} changes: {sent} told, {under_way} under way, {not_wanted} not wanted, \
+         {dead} dead with a letter, {given_up} given up"
     ));
     if *count == 0 {
         say(styled(GOOD, "nothing is missing, nothing is double"));

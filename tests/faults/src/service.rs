@@ -16,7 +16,7 @@ use tasuki_service::telemetry::Meter;
 /// One process of one service.
 #[derive(Parser)]
 struct Node {
-    /// `entitlement`, `notification` or `shop`.
+    /// `entitlement`, `notification`, `shop` or `community`.
     service: String,
     /// Where to die.
     #[arg(long)]
@@ -41,6 +41,7 @@ async fn main() -> Result<()> {
         tasuki_entitlement::DEFAULTS,
         tasuki_notification::DEFAULTS,
         tasuki_shop::DEFAULTS,
+        tasuki_community::DEFAULTS,
     ])?
     .with_environment(environment())?;
     let (common, clock) = (Common::read(&config)?, Clock::system());
@@ -65,6 +66,12 @@ async fn main() -> Result<()> {
                 tables.migrate(common.database.start_timeout).await?;
             }
             tasuki_shop::service(&common, &own, tables, &clock).await?
+        }
+        tasuki_community::NAME => {
+            let own = tasuki_community::config(&config)?;
+            let tables = tasuki_community::tables(&common, &own)?;
+            tables.migrate(common.database.start_timeout).await?;
+            tasuki_community::service(&own, &tables, &clock)?
         }
         other => bail!("there is no service {other}"),
     };

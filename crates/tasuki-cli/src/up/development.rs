@@ -75,6 +75,10 @@ impl Development {
             let entitlement = config.text("entitlement.server.listen").to_owned();
             config = config.with_value("shop.entitlement.url", format!("http://{entitlement}"))?;
         }
+        if !config.is_set("community.relay.url") {
+            let relay = config.text("community.server.listen").to_owned();
+            config = config.with_value("community.relay.url", format!("ws://{relay}"))?;
+        }
         if !config.is_set("auth.callers.shop") {
             let scopes = tasuki_shop::NEEDED_SCOPES.join(",");
             config = config.with_value("auth.callers.shop", scopes)?;
@@ -131,6 +135,9 @@ impl Development {
             if let Some(api) = address.api {
                 all.push((format!("TASUKI_{service}_URL"), format!("http://{api}")));
             }
+            if let (tasuki_community::NAME, Some(api)) = (address.service, address.api) {
+                all.push(("TASUKI_RELAY_URL".to_owned(), format!("ws://{api}")));
+            }
             let internal = format!("http://{}", address.internal);
             all.push((format!("TASUKI_AUTH__ISSUERS__{service}"), internal));
         }
@@ -181,6 +188,7 @@ fn scopes(service: &str) -> anyhow::Result<Vec<ScopeName>> {
         tasuki_entitlement::NAME => &tasuki_entitlement::SCOPES,
         tasuki_notification::NAME => &tasuki_notification::SCOPES,
         tasuki_shop::NAME => &tasuki_shop::SCOPES,
+        tasuki_community::NAME => &tasuki_community::SCOPES,
         _ => &[],
     };
     let parsed = names.iter().map(|name| name.parse().map_err(Into::into));

@@ -32,6 +32,17 @@ async fn every_command_has_help() {
         "dlq show",
         "dlq redrive",
         "dlq discard",
+        "saga",
+        "saga list",
+        "saga show",
+        "saga resume",
+        "saga retry",
+        "saga skip",
+        "saga close",
+        "twopc",
+        "twopc list",
+        "twopc show",
+        "twopc resolve",
         "verify",
         "demo",
         "version",
@@ -63,7 +74,8 @@ async fn completions_know_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let script = world.run(world.command(&["completions", shell])).await.ok();
         for command in [
-            "up", "serve", "migrate", "status", "apikey", "token", "outbox", "dlq", "verify",
+            "up", "serve", "migrate", "status", "apikey", "token", "outbox", "dlq", "saga",
+            "twopc", "verify",
         ] {
             assert!(script.contains(command), "{shell} {command}");
         }
@@ -73,12 +85,35 @@ async fn completions_know_every_command() {
 #[tokio::test]
 async fn a_wrong_command_line_exits_2() {
     let world = World::new();
-    let wrong: [&[&str]; 5] = [
+    let id = "01930000-0000-7000-8000-00000000000a";
+    let wrong: [&[&str]; 15] = [
         &[],
         &["nothing"],
         &["serve"],
         &["serve", "nothing"],
         &["status", "--wait", "soon"],
+        &["saga", "show", "nonsense"],
+        &["saga", "resume", id],
+        &["saga", "resume", id, "--all", "--reason", "x"],
+        &["saga", "resume", id, "--saga", "order", "--reason", "x"],
+        &["saga", "close", id, "--reason", "x"],
+        &[
+            "saga",
+            "close",
+            id,
+            "--completed",
+            "--compensated",
+            "--reason",
+            "x",
+        ],
+        &[
+            "saga", "skip", id, "--step", "a", "--output", "{", "--reason", "x",
+        ],
+        &["saga", "list", "--limit", "0"],
+        &["twopc", "resolve", id, "--reason", "x"],
+        &[
+            "twopc", "resolve", id, "--commit", "--abort", "--reason", "x",
+        ],
     ];
     for words in wrong {
         let answer = world.run(world.command(words)).await;

@@ -19,7 +19,13 @@ use crate::support::{Up, World};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Asks the shop as a machine that may, until it does not say that it is busy.
-async fn ask(up: &Up, method: Method, path: &str, key: &str, body: &Value) -> (u16, Value) {
+pub(crate) async fn ask(
+    up: &Up,
+    method: Method,
+    path: &str,
+    key: &str,
+    body: &Value,
+) -> (u16, Value) {
     let url = format!("{}{path}", up.env.get("SHOP_URL"));
     eventually_within(LIMIT, "the shop answers", async || {
         let request = reqwest::Client::new()

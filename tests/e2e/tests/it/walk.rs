@@ -9,8 +9,12 @@
 
 use std::time::Duration;
 
-use reqwest::StatusCode;
+use async_nats::{ConnectOptions, ServerAddr};
+use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
+use sqlx::PgPool;
+use tasuki_contract::events::Message;
+use tasuki_contract::events::entitlement::EntitlementEvent;
 use tasuki_testkit::{eventually, eventually_within};
 
 use crate::support::{Up, World};
@@ -18,6 +22,14 @@ use crate::support::{Up, World};
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 async fn grant(up: &Up, user: &str) -> Value {
+    let traceparent = format!("00-{TRACE}-00f067aa0ba902b7-01");
+    let answer = grant_under(up, user, ("traceparent", &traceparent)).await;
+    assert_eq!(answer.status(), 200);
+    answer.json().await.unwrap()
+}
+
+/// Asks for a grant with one more header.
+async fn grant_under(up: &Up, user: &str, header: (&str, &str)) -> Response {
     let url = format!("{}/v1/entitlements/grants", up.env.get("ENTITLEMENT_URL"));
     let body = json!({
         "user_id": user, "stock_keeping_unit": "sword", "reason": "purchase",
@@ -26,19 +38,30 @@ async fn grant(up: &Up, user: &str) -> Value {
     // A platform that has just started may be busy with itself, and says so: with the same key it
     // is safe to ask again.
     let what = "the grant is answered";
-    let answer = eventually_within(Duration::from_secs(30), what, async || {
+    eventually_within(Duration::from_secs(30), what, async || {
         let request = reqwest::Client::new()
             .post(&url)
             .bearer_auth(up.env.get("API_KEY"))
             .header("Idempotency-Key", user)
-            .header("traceparent", format!("00-{TRACE}-00f067aa0ba902b7-01"))
+            .header(header.0, header.1)
             .json(&body);
         let answer = request.send().await.unwrap();
         (answer.status() != StatusCode::SERVICE_UNAVAILABLE).then_some(answer)
     })
-    .await;
-    assert_eq!(answer.status(), 200);
-    answer.json().await.unwrap()
+    .await
+}
+
+/// Lets `user` be told over `channels` of everything.
+async fn prefer(up: &Up, user: &str, channels: &[&str]) {
+    let url = up.env.get("NOTIFICATION_URL");
+    let set = reqwest::Client::new()
+        .put(format!("{url}/v1/users/{user}/notification-preferences"))
+        .bearer_auth(up.env.get("API_KEY"))
+        .json(&json!({ "channels": { "*": channels } }))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(set.status(), 200);
 }
 
 #[tokio::test]
@@ -121,9 +144,7 @@ async fn the_outbox_says_where(world: &World, event: &str) {
 async fn one_trace_leads_from_the_request_to_the_delivery() {
     let world = World::new();
     let up = world.up().await;
-    let pool = sqlx::PgPool::connect(up.env.get("DATABASE_URL"))
-        .await
-        .unwrap();
+    let pool = PgPool::connect(up.env.get("DATABASE_URL")).await.unwrap();
     grant(&up, "ann").await;
     for table in [
         "entitlement.outbox_published",
@@ -159,6 +180,56 @@ async fn one_trace_leads_from_the_request_to_the_delivery() {
         delivered.any(|line| line.contains(TRACE)).then_some(())
     })
     .await;
+    the_message_carries_the_trace(&up).await;
+    a_failure_names_the_trace(&up, &pool).await;
+}
+
+async fn the_message_carries_the_trace(up: &Up) {
+    let address: ServerAddr = up.env.get("NATS_URL").parse().unwrap();
+    let (user, password) = (address.username(), address.password());
+    let login = ConnectOptions::with_user_and_password(
+        user.unwrap_or_default().to_owned(),
+        password.unwrap_or_default().to_owned(),
+    );
+    let client = login.connect(address.clone()).await.unwrap();
+    let stream = async_nats::jetstream::new(client);
+    let stream = stream.get_stream("entitlement-events").await.unwrap();
+    let message = stream.get_raw_message(1).await.unwrap();
+    let header = |name| message.headers.get(name).unwrap().as_str();
+    let traceparent = header("traceparent").split('-').nth(1);
+    assert_eq!((traceparent, header("trace_id")), (Some(TRACE), TRACE));
+    let event = EntitlementEvent::decode(&*message.payload).unwrap();
+    assert_eq!((&*event.user_id, &*event.trace_id), ("ann", TRACE));
+}
+
+async fn a_failure_names_the_trace(up: &Up, pool: &PgPool) {
+    let sql = "ALTER TABLE entitlement.entitlement_audit RENAME TO elsewhere";
+    sqlx::query(sql).execute(pool).await.unwrap();
+    let traceparent = format!("00-{TRACE}-00f067aa0ba902b7-01");
+    let failed = grant_under(up, "bob", ("traceparent", &traceparent)).await;
+    assert_eq!(failed.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let failed: Value = failed.json().await.unwrap();
+    let message = format!("internal error, trace id {TRACE}");
+    assert_eq!(failed, json!({ "code": "INTERNAL", "message": message }));
+}
+
+#[tokio::test]
+async fn a_caller_without_a_traceparent_names_the_trace_by_its_id() {
+    let world = World::new();
+    let up = world.up().await;
+    let pool = PgPool::connect(up.env.get("DATABASE_URL")).await.unwrap();
+    let id = "4bf92f35-77b3-4da6-a3ce-929d0e0e4736";
+    assert_eq!(
+        grant_under(&up, "ann", ("X-Trace-Id", id)).await.status(),
+        200
+    );
+    let trace = eventually("it is published", async || {
+        let sql = "SELECT split_part(traceparent, '-', 2) FROM entitlement.outbox_published";
+        let trace = sqlx::query_scalar::<_, String>(sql).fetch_optional(&pool);
+        trace.await.unwrap()
+    })
+    .await;
+    assert_eq!(trace, TRACE);
 }
 
 #[tokio::test]
@@ -203,6 +274,13 @@ async fn what_is_dead_is_listed_shown_and_sent_again_once() {
         (discarded["discarded"] == 1).then_some(())
     })
     .await;
+    let verify = ["verify", "--json", "--settle", "0s"];
+    let found = world.run(world.joined(&verify)).await.json();
+    assert_eq!(
+        (&found["problem_count"], &found["given_up"]),
+        (&json!(0), &json!(1)),
+        "what somebody gave up is not missing"
+    );
     let wrong = world
         .run(world.joined(&["dlq", "redrive", "nonsense"]))
         .await;
@@ -237,15 +315,7 @@ async fn acting_again_says_why_nothing_is_done(world: &World, redriven: &str) {
 async fn a_change_whose_user_wants_no_word_is_counted_as_such() {
     let world = World::new();
     let up = world.up().await;
-    let url = up.env.get("NOTIFICATION_URL");
-    let muted = reqwest::Client::new()
-        .put(format!("{url}/v1/users/quiet/notification-preferences"))
-        .bearer_auth(up.env.get("API_KEY"))
-        .json(&json!({ "channels": { "*": [] } }))
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(muted.status(), 200);
+    prefer(&up, "quiet", &[]).await;
     grant(&up, "quiet").await;
     grant(&up, "loud").await;
     let found = eventually("nothing is under way", async || {
@@ -266,22 +336,22 @@ async fn a_change_whose_user_wants_no_word_is_counted_as_such() {
 async fn whatever_is_not_where_it_belongs_is_found() {
     let world = World::new();
     let up = world.up().await;
-    let pool = sqlx::PgPool::connect(up.env.get("DATABASE_URL"))
-        .await
-        .unwrap();
+    let pool = PgPool::connect(up.env.get("DATABASE_URL")).await.unwrap();
+    prefer(&up, "fine", &["log", "in-app"]).await;
     grant(&up, "fine").await;
     eventually("it is told", async || {
         let sent: i64 = sqlx::query_scalar("SELECT count(*) FROM notification.notifications_sent")
             .fetch_one(&pool)
             .await
             .unwrap();
-        (sent == 1).then_some(())
+        (sent == 2).then_some(())
     })
     .await;
     for (sql, what) in [
         (
-            "DELETE FROM notification.notifications_sent",
-            "processed, and nobody was told",
+            // One of two that this user wants, as a user with preferences may.
+            "DELETE FROM notification.notifications_sent WHERE channel = 'in-app'",
+            "a notification is missing",
         ),
         (
             "DELETE FROM notification.processed_events",

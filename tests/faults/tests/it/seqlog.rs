@@ -148,6 +148,7 @@ async fn a_sequencer_that_slept_through_its_replacement_numbers_nothing_wrongly(
     append(&site, 100, "row").await;
     let sleeps = ["--seqlog", "--only-numbers", "--pause-at", "seqlog.looked"];
     let sleeps = site.node(&[&sleeps[..], &["--nth", "2"]].concat()).await;
+    sleeps.sleeps().await;
     let lives = site.node(&["--seqlog"]).await;
     comes_to_rest(&site, 100, 0).await;
     append(&site, 100, "row").await;
@@ -173,6 +174,7 @@ async fn a_consumer_that_slept_in_its_transaction_is_replaced_and_commits_nothin
         let sleeps = site
             .node(&["--seqlog", "--pause-at", point, "--nth", "2"])
             .await;
+        sleeps.sleeps().await;
         let lives = site.node(&["--seqlog"]).await;
         comes_to_rest(&site, 100, 0).await;
         sleeps.resume();

@@ -370,6 +370,17 @@ impl Node {
         self.is_killed().await;
     }
 
+    /// Waits until it has come to the point where it pauses.
+    pub(crate) async fn sleeps(&self) {
+        let stat = format!("/proc/{}/stat", self.pid().as_raw_nonzero());
+        eventually_within(REST, "it sleeps", async || {
+            let stat = std::fs::read_to_string(&stat).unwrap();
+            let (_, state) = stat.rsplit_once(") ").unwrap();
+            state.starts_with('T').then_some(())
+        })
+        .await;
+    }
+
     pub(crate) fn resume(&self) {
         kill_process(self.pid(), Signal::CONT).unwrap();
     }

@@ -1,11 +1,14 @@
 //! A coordinator of two-phase commits is killed at every await between two durable effects, and
 //! another process ends what it had begun, the same in every database.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use sqlx::AssertSqlSafe;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions};
 use tasuki::Schema;
 use tasuki::migrate::library;
+use tasuki_stack::Proxy;
 use tasuki_testkit::{TestDb, eventually, eventually_within};
 use tokio::process::Command;
 use uuid::Uuid;
@@ -30,13 +33,34 @@ impl Trade {
 
     /// A process that moves units, or recovers.
     async fn node(&self, arguments: &[&str]) -> Node {
+        self.node_to(&self.west.url(), arguments).await
+    }
+
+    /// The same, whose connections to west go through `proxy`.
+    async fn node_through(&self, proxy: &Proxy, arguments: &[&str]) -> Node {
+        let west = self.west_itself().port(proxy.addr().port());
+        let west = west.host("127.0.0.1").to_url_lossy().to_string();
+        self.node_to(&west, arguments).await
+    }
+
+    async fn node_to(&self, west: &str, arguments: &[&str]) -> Node {
         let mut command = Command::new(env!("CARGO_BIN_EXE_faults-transfer"));
         command
             .args(["--log", &self.log.url()])
-            .args(["--east", &self.east.url(), "--west", &self.west.url()])
+            .args(["--east", &self.east.url(), "--west", west])
             .args(arguments)
             .kill_on_drop(true);
         Node::start(command, self.log.name()).await
+    }
+
+    /// A proxy to west.
+    async fn proxy(&self) -> Proxy {
+        let server = SocketAddr::from((Ipv4Addr::LOCALHOST, self.west_itself().get_port()));
+        Proxy::start(server).await.unwrap()
+    }
+
+    fn west_itself(&self) -> PgConnectOptions {
+        self.west.url().parse().unwrap()
     }
 
     /// A process that moves a unit and dies of it.
@@ -120,9 +144,40 @@ killed_at! {
     killed_when_the_last_has_prepared_the_transaction_is_aborted_in_all "twopc.prepared_one" "2" 0;
     killed_when_all_have_prepared_and_nothing_is_decided_the_transaction_is_aborted_in_all "twopc.prepared" "1" 0;
     killed_after_the_decision_the_transaction_is_committed_in_all "twopc.decided" "1" 1;
-    killed_between_two_commits_the_transaction_is_committed_in_all "twopc.told_one" "1" 1;
+    killed_when_the_first_has_confirmed_the_transaction_is_committed_in_all "twopc.told_one" "1" 1;
     killed_after_the_last_commit_the_transaction_is_committed_in_all "twopc.told_one" "2" 1;
     killed_before_the_end_is_written_down_the_transaction_is_committed_in_all "twopc.told" "1" 1;
+}
+
+/// Both are told side by side: that one has heard and the other has not is made certain here.
+#[tokio::test]
+async fn killed_between_two_commits_the_transaction_is_committed_in_all() {
+    let one = async |here: &[&str]| {
+        let trade = Trade::open().await;
+        let proxy = trade.proxy().await;
+        // It begins another and gets nowhere, however late it is killed.
+        let arguments = ["--transfers", "2", "--pause-at", "twopc.decided"];
+        let mut dies = trade
+            .node_through(&proxy, &[&arguments[..], here].concat())
+            .await;
+        dies.sleeps().await;
+        assert_eq!(trade.prepared().await, 2);
+        proxy.blackhole().await.unwrap();
+        dies.resume();
+        eventually("east is committed", async || {
+            (trade.moved().await.0 == 1).then_some(())
+        })
+        .await;
+        dies.kill().await;
+        assert_eq!(trade.prepared().await, 1);
+        assert_eq!(trade.moved().await.1, 0, "west has not heard");
+        let lives = trade.node(&[]).await;
+        trade.comes_to_rest().await;
+        let counted = i64::from(!here.is_empty());
+        assert_eq!(trade.moved().await, (1, 1, counted));
+        lives.stop().await;
+    };
+    tokio::join!(one(&[]), one(&["--here"]));
 }
 
 #[tokio::test]

@@ -1,6 +1,5 @@
 //! The broker killed, paused, away for long, and with its data lost.
 
-use std::path::Path;
 use std::time::Duration;
 
 use super::processes::answered_more;
@@ -39,21 +38,21 @@ async fn a_broker_that_lost_everything_gets_it_again_from_the_outbox() {
     let calling = platform.callers(&nodes).call();
     for _ in 0..stretched(1, 6) {
         answered_more(&calling, 40).await;
-        platform.stack.nats.kill().await.unwrap();
-        lose_everything(&platform.stack.nats.store());
-        platform.stack.nats.start().await.unwrap();
+        lose_everything(&platform).await;
     }
     answered_more(&calling, 40).await;
     let decided = calling.stop().await;
     platform.keeps_its_promises(&decided, &nodes).await;
 }
 
-/// Removes what the broker has stored, and not its folder.
-fn lose_everything(store: &Path) {
-    for entry in std::fs::read_dir(store).unwrap() {
+/// Kills the broker, removes what it has stored, though not the folder, and starts it again.
+pub(super) async fn lose_everything(platform: &Platform) {
+    platform.stack.nats.kill().await.unwrap();
+    for entry in std::fs::read_dir(platform.stack.nats.store()).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             std::fs::remove_dir_all(path).unwrap();
         }
     }
+    platform.stack.nats.start().await.unwrap();
 }

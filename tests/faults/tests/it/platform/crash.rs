@@ -4,7 +4,7 @@ use super::Platform;
 use super::processes::answered_more;
 
 /// Between two durable effects, in the order of the way.
-const POINTS: [(&str, &str); 11] = [
+const POINTS: [(&str, &str); 12] = [
     ("entitlement", "entitlement.before_commit"),
     ("entitlement", "entitlement.committed"),
     ("entitlement", "lease.claimed"),
@@ -16,6 +16,7 @@ const POINTS: [(&str, &str); 11] = [
     ("notification", "lease.claimed"),
     ("notification", "notification.delivered"),
     ("notification", "lease.settled"),
+    ("notification", "lease.buried"),
 ];
 
 #[tokio::test]

@@ -8,11 +8,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::Node;
+use super::{Node, UNREACHABLE};
 
 /// Callers at the same time.
 const CALLERS: usize = 8;
 const USERS: usize = 12;
+/// Of those, who can't be told.
+const CANT_BE_TOLD: usize = 2;
 const SKUS: usize = 4;
 /// How long one answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -50,6 +52,8 @@ struct Inner {
     stop: AtomicBool,
     number: AtomicU64,
     decided: Mutex<Vec<Decided>>,
+    /// How often somebody was told to come back, since nothing could be done.
+    sent_away: AtomicU64,
     /// Answers that no client could act on.
     odd: Mutex<Vec<String>>,
 }
@@ -67,6 +71,7 @@ impl Callers {
                 stop: AtomicBool::new(false),
                 number: AtomicU64::new(0),
                 decided: Mutex::default(),
+                sent_away: AtomicU64::new(0),
                 odd: Mutex::default(),
             }),
         }
@@ -115,6 +120,11 @@ impl Calling {
         self.inner.decided.lock().unwrap().len()
     }
 
+    /// How often somebody was told to come back with 503, so far.
+    pub(crate) fn sent_away(&self) -> u64 {
+        self.inner.sent_away.load(Ordering::Relaxed)
+    }
+
     /// Lets everybody bring their last request to its end, and tells what was decided.
     pub(crate) async fn stop(mut self) -> Vec<Decided> {
         self.inner.stop.store(true, Ordering::Relaxed);
@@ -140,7 +150,7 @@ impl Inner {
             false => "/v1/entitlements/revokes",
         };
         let body = json!({
-            "user_id": format!("user-{}", fastrand::usize(..USERS)),
+            "user_id": user(fastrand::usize(..USERS)),
             "stock_keeping_unit": format!("sku-{}", fastrand::usize(..SKUS)),
             "reason": "faults",
             "purchase_id": number.to_string(),
@@ -195,7 +205,11 @@ impl Inner {
             200 => Some((status, text)),
             409 if text.contains("ENTITLEMENT_STATE_CONFLICT") => Some((status, text)),
             // Says when to come back, or that the answer did not come in time.
-            409 | 503 if again => None,
+            409 if again => None,
+            503 if again => {
+                self.sent_away.fetch_add(1, Ordering::Relaxed);
+                None
+            }
             504 => None,
             _ => {
                 self.odd.lock().unwrap().push(format!("{status} {text}"));
@@ -205,13 +219,10 @@ impl Inner {
     }
 }
 
-/// Sends a decided request once more.
-pub(crate) async fn repeat(address: SocketAddr, key: &str, decided: &Decided) -> (u16, String) {
-    let request = reqwest::Client::new()
-        .post(format!("http://{address}{}", decided.path))
-        .bearer_auth(key)
-        .header("Idempotency-Key", &decided.key)
-        .json(&decided.body);
-    let response = request.send().await.unwrap();
-    (response.status().as_u16(), response.text().await.unwrap())
+fn user(number: usize) -> String {
+    if number < CANT_BE_TOLD {
+        format!("{UNREACHABLE}{number}")
+    } else {
+        format!("user-{number}")
+    }
 }

@@ -3,8 +3,10 @@
 
 mod broker;
 mod combined;
+mod community;
 mod crash;
 mod database;
+mod follow;
 mod load;
 mod processes;
 mod promises;
@@ -30,6 +32,12 @@ use load::Callers;
 
 /// How long a claim holds here: a pause that is longer loses it.
 const LEASE: Duration = Duration::from_secs(2);
+/// Users who are told in their inbox, and not in the log.
+const FOLLOWED: [&str; 2] = ["user-10", "user-11"];
+/// Users who can't be told anything: their ids begin with this.
+const UNREACHABLE: &str = "unreachable-";
+/// How often it is tried.
+const MAX_ATTEMPTS: i64 = 3;
 /// How long a process may take to start.
 const START: Duration = Duration::from_secs(40);
 
@@ -67,7 +75,8 @@ impl Platform {
         let proxy = Proxy::start(target).await.unwrap();
         let through = stack.postgres.url_via(&proxy, "platform");
         let (nats, redis) = (stack.nats.url(), stack.redis.url());
-        let settings: [(&str, &str); 11] = [
+        let max_attempts = MAX_ATTEMPTS.to_string();
+        let settings: [(&str, &str); 17] = [
             ("TASUKI_PLATFORM__MODE", "development"),
             ("TASUKI_DATABASE__URL", &through),
             ("TASUKI_DATABASE__ACQUIRE_TIMEOUT", "1s"),
@@ -79,6 +88,18 @@ impl Platform {
             ("TASUKI_NOTIFICATION__SWEEP__INTERVAL", "1s"),
             ("TASUKI_NOTIFICATION__MATCHMAKING_NATS__ENABLED", "false"),
             ("TASUKI_NOTIFICATION__SHOP_NATS__ENABLED", "false"),
+            ("TASUKI_NOTIFICATION__DELIVERY__MAX_ATTEMPTS", &max_attempts),
+            ("TASUKI_NOTIFICATION__DELIVERY__BACKOFF_BASE", "50ms"),
+            ("TASUKI_NOTIFICATION__DELIVERY__BACKOFF_MIN", "20ms"),
+            ("TASUKI_NOTIFICATION__DELIVERY__BACKOFF_MAX", "200ms"),
+            (
+                "TASUKI_NOTIFICATION__DELIVERY__FAILURE_INJECTION__ENABLED",
+                "true",
+            ),
+            (
+                "TASUKI_NOTIFICATION__DELIVERY__FAILURE_INJECTION__USER_ID_PREFIX",
+                UNREACHABLE,
+            ),
         ];
         let settings = settings.iter().chain(more);
         let settings = settings.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -98,17 +119,24 @@ impl Platform {
         for service in ["entitlement", "notification"] {
             platform.node(service).await.stop().await;
         }
-        platform.key = platform.credential().await;
+        let scopes = &tasuki_entitlement::SCOPES;
+        platform.key = platform.credential("entitlement", scopes).await;
+        platform.gives_inboxes().await;
         platform
     }
 
-    async fn credential(&self) -> String {
-        let scopes: Vec<ScopeName> = tasuki_entitlement::SCOPES
-            .iter()
-            .map(|it| it.parse().unwrap())
-            .collect();
+    async fn gives_inboxes(&self) {
+        let sql = "INSERT INTO notification.preferences (user_id, type, channels)
+            SELECT user_id, '*', '{in-app}' FROM UNNEST($1::text[]) AS user_id";
+        let given = sqlx::query(sql).bind(FOLLOWED.to_vec());
+        given.execute(&self.pool).await.unwrap();
+    }
+
+    /// A key to a service that may do all this there.
+    async fn credential(&self, service: &str, scopes: &[&str]) -> String {
+        let scopes: Vec<ScopeName> = scopes.iter().map(|it| it.parse().unwrap()).collect();
         let wanted = NewCredential::api_key("faults", scopes).unwrap();
-        let schema = tasuki::Schema::new("entitlement").unwrap();
+        let schema = tasuki::Schema::new(service).unwrap();
         let mut connection = self.pool.acquire().await.unwrap();
         let made = Credentials::new(&schema)
             .create(&mut connection, &Clock::system(), &wanted)
@@ -190,6 +218,10 @@ impl Node {
 
     pub(crate) fn resume(&self) {
         kill_process(self.pid(), Signal::CONT).unwrap();
+    }
+
+    pub(crate) fn is_dead(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
     }
 
     /// Waits for it to die of SIGKILL, at its crash point or from outside.

@@ -1,4 +1,5 @@
-//! Processes that are killed, paused beyond their lease, and replaced under load.
+//! Processes that are killed, paused beyond their lease, and replaced under load, while users follow
+//! their inboxes.
 
 use super::load::Calling;
 use super::{LEASE, Node, Platform};
@@ -19,14 +20,17 @@ async fn killed_processes_lose_nothing_that_was_answered_and_double_nothing() {
     let platform = Platform::start("kills").await;
     let mut nodes = platform.pairs().await;
     let calling = platform.callers(&nodes).call();
+    let following = platform.followers(&nodes).await;
     for round in 0..stretched(4, 60) {
         answered_more(&calling, 20).await;
         let victim = round % nodes.len();
         nodes[victim].replace(&platform).await;
         calling.knows(&nodes);
+        following.knows(&nodes);
     }
     let decided = calling.stop().await;
     platform.keeps_its_promises(&decided, &nodes).await;
+    following.missed_nothing(&platform).await;
 }
 
 #[tokio::test]
@@ -51,6 +55,7 @@ async fn rolling_restarts_under_load_give_no_answer_that_a_client_cant_act_on() 
     let platform = Platform::start("rolling").await;
     let mut nodes = platform.pairs().await;
     let calling = platform.callers(&nodes).call();
+    let following = platform.followers(&nodes).await;
     for round in 0..stretched(4, 20) {
         answered_more(&calling, 20).await;
         // The next one first, as an orchestrator does it.
@@ -58,10 +63,14 @@ async fn rolling_restarts_under_load_give_no_answer_that_a_client_cant_act_on() 
         let next = platform.node(service).await;
         nodes.push(next);
         let leaver = nodes.remove(0);
-        calling.knows(&nodes);
+        // Nobody knows at once that it leaves: it is asked until it is gone.
+        calling.knows_also(&nodes, &leaver);
         leaver.stop().await;
+        calling.knows(&nodes);
+        following.knows(&nodes);
         assert_eq!(nodes.len(), 4, "round {round}");
     }
     let decided = calling.stop().await;
     platform.keeps_its_promises(&decided, &nodes).await;
+    following.missed_nothing(&platform).await;
 }

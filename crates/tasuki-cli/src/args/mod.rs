@@ -1,5 +1,9 @@
 //! The command line.
 
+mod conduct;
+mod consumer;
+mod relay;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +12,10 @@ use clap::{Parser, Subcommand, ValueEnum};
 use tasuki_service::auth::credentials::ScopeName;
 
 use crate::platform::Name;
+
+pub(crate) use conduct::{Conductor, Resolve, Saga, Sagas, Twopc, Twopcs};
+pub(crate) use consumer::{Consumer, Consumers};
+pub(crate) use relay::Relay;
 
 /// Where help shows the options that every command has.
 const GLOBAL: &str = "Global options";
@@ -75,6 +83,15 @@ pub(crate) enum Command {
     /// See what will not be retried by itself, and send it again or give it up.
     #[command(subcommand)]
     Dlq(Dlq),
+    /// See the sagas, and help those that can't go on by themselves.
+    Saga(Sagas),
+    /// See the two-phase commits that have not ended, and help them to end.
+    Twopc(Twopcs),
+    /// See who follows a log, set one back, have its store made anew.
+    Consumer(Consumers),
+    /// See and say which topics the relay takes, and who is banned.
+    #[command(subcommand)]
+    Relay(Relay),
     /// Check that every change that was answered has its event and its notification, once.
     ///
     /// Walks from entitlement's audit over the outbox and the inbox to the notifications, and

@@ -1,0 +1,104 @@
+//! The relay as an operator sees it: where it is, which topics it takes, who is banned.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tasuki_testkit::eventually_within;
+
+use crate::support::{Answer, World};
+
+/// `tasuki relay …`, by Ann.
+async fn relay(world: &World, words: &[&str]) -> Answer {
+    let words: Vec<&str> = ["relay"].iter().chain(words).copied().collect();
+    let mut command = world.joined(&words);
+    command.env("USER", "ann");
+    world.run(command).await
+}
+
+async fn asked(world: &World, words: &[&str]) -> Value {
+    relay(world, &[words, &["--json"]].concat()).await.json()
+}
+
+#[tokio::test]
+async fn the_relay_is_where_it_says_and_takes_what_operators_say() {
+    let world = World::new();
+    let up = world.up().await;
+    let (api, address) = (up.env.get("COMMUNITY_URL"), up.env.get("RELAY_URL"));
+    assert_eq!(address.strip_prefix("ws"), api.strip_prefix("http"));
+    let asked_for = reqwest::Client::new()
+        .get(api)
+        .header("accept", "application/nostr+json");
+    let info: Value = asked_for.send().await.unwrap().json().await.unwrap();
+    assert_eq!(info["name"], "tasuki", "{info}");
+
+    assert_eq!(asked(&world, &["topics"]).await, json!({"topics": []}));
+    let disable = ["disable", "Spam", "--reason", "nothing but spam"];
+    assert_eq!(relay(&world, &disable).await.ok(), "1 disabled\n");
+    let topics = asked(&world, &["topics"]).await;
+    let topic = &topics["topics"][0];
+    assert_eq!(
+        (&topic["topic"], &topic["enabled"]),
+        (&json!("spam"), &json!(false))
+    );
+    assert_eq!(topic["said"]["actor"], "cli:ann");
+    assert_eq!(
+        relay(&world, &["enable", "spam", "--reason", "x"])
+            .await
+            .ok(),
+        "1 enabled\n"
+    );
+    assert!(relay(&world, &["topics"]).await.ok().contains("enabled"));
+
+    let ban = ["ban", "203.0.113.7", "--for", "7d", "--reason", "a flood"];
+    assert_eq!(relay(&world, &ban).await.ok(), "1 banned\n");
+    let bans = asked(&world, &["bans"]).await;
+    assert_eq!(bans["bans"][0]["subject"], "203.0.113.7");
+    assert!(bans["bans"][0]["until"].is_string(), "{bans}");
+    let unban = ["unban", "203.0.113.7", "--reason", "x"];
+    assert_eq!(relay(&world, &unban).await.ok(), "1 let in again\n");
+    let again = relay(&world, &unban).await.ok();
+    assert!(again.starts_with("0 let in again\n"), "{again}");
+    let wrong = relay(&world, &["ban", "nobody", "--reason", "x"]).await;
+    assert_eq!(wrong.code, Some(2), "{wrong:?}");
+    assert!(wrong.err.contains("neither a key"), "{wrong:?}");
+    assert_eq!(asked(&world, &["limits"]).await["filters"], "10");
+}
+
+#[tokio::test]
+async fn a_consumer_is_listed_set_back_and_rebuilt() {
+    let world = World::new();
+    let _up = world.up().await;
+    let consumer = async |line: &str| {
+        let words: Vec<&str> = ["consumer"].into_iter().chain(line.split(' ')).collect();
+        world.run(world.joined(&words)).await
+    };
+    eventually_within(Duration::from_secs(30), "the index follows", async || {
+        let listed = consumer("list --json").await.json();
+        (listed["consumers"][0]["name"] == "index-v1").then_some(())
+    })
+    .await;
+    let preview = consumer("replay index-v1 --to 0 --preview --reason x")
+        .await
+        .ok();
+    assert_eq!(preview, "index-v1 would handle 0 rows again\n");
+    assert_eq!(
+        consumer("replay index-v1 --to 0 --reason x").await.ok(),
+        "index-v1 goes on after 0\n"
+    );
+    let rebuilt = consumer("rebuild index-v1 --reason x").await.ok();
+    assert!(
+        rebuilt.starts_with("index-v1 makes its store anew"),
+        "{rebuilt}"
+    );
+    let shown = consumer("show index-v1 --json").await.json();
+    let trail: Vec<_> = shown["trail"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["action"])
+        .collect();
+    assert_eq!(trail, ["REPLAY", "REBUILD"]);
+    consumer("replay nobody --to 0 --reason x")
+        .await
+        .is_refused(1, &["nobody"]);
+}
