@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use async_nats::{ConnectOptions, ServerAddr};
-use reqwest::{Response, StatusCode};
+use reqwest::{RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use tasuki_contract::events::Message;
@@ -35,17 +35,21 @@ async fn grant_under(up: &Up, user: &str, header: (&str, &str)) -> Response {
         "user_id": user, "stock_keeping_unit": "sword", "reason": "purchase",
         "purchase_id": "order-1",
     });
-    // A platform that has just started may be busy with itself, and says so: with the same key it
-    // is safe to ask again.
-    let what = "the grant is answered";
-    eventually_within(Duration::from_secs(30), what, async || {
-        let request = reqwest::Client::new()
-            .post(&url)
-            .bearer_auth(up.env.get("API_KEY"))
-            .header("Idempotency-Key", user)
-            .header(header.0, header.1)
-            .json(&body);
-        let answer = request.send().await.unwrap();
+    // With the same key it is safe to ask again.
+    let request = reqwest::Client::new()
+        .post(&url)
+        .bearer_auth(up.env.get("API_KEY"))
+        .header("Idempotency-Key", user)
+        .header(header.0, header.1)
+        .json(&body);
+    answered(request).await
+}
+
+/// Sends it, and again as long as the platform, which has just started, is busy with itself and says so.
+async fn answered(request: RequestBuilder) -> Response {
+    eventually_within(Duration::from_secs(30), "it is answered", async || {
+        let again = request.try_clone().unwrap();
+        let answer = again.send().await.unwrap();
         (answer.status() != StatusCode::SERVICE_UNAVAILABLE).then_some(answer)
     })
     .await
@@ -54,14 +58,11 @@ async fn grant_under(up: &Up, user: &str, header: (&str, &str)) -> Response {
 /// Lets `user` be told over `channels` of everything.
 async fn prefer(up: &Up, user: &str, channels: &[&str]) {
     let url = up.env.get("NOTIFICATION_URL");
-    let set = reqwest::Client::new()
+    let request = reqwest::Client::new()
         .put(format!("{url}/v1/users/{user}/notification-preferences"))
         .bearer_auth(up.env.get("API_KEY"))
-        .json(&json!({ "channels": { "*": channels } }))
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(set.status(), 200);
+        .json(&json!({ "channels": { "*": channels } }));
+    assert_eq!(answered(request).await.status(), 200);
 }
 
 #[tokio::test]
