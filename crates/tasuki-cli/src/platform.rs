@@ -290,7 +290,9 @@ impl Platform {
                 tasuki_notification::service(common, &self.notification, tables, clock).await?
             }
             Name::Shop => tasuki_shop::service(common, &self.shop, tables, clock).await?,
-            Name::Community => tasuki_community::service(&self.community, &tables, clock)?,
+            Name::Community => {
+                tasuki_community::service(&self.common, &self.community, &tables, clock)?
+            }
         })
     }
 }

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use tasuki::batch::{Group, Ran};
 use tasuki::seqlog::Log;
 use tasuki::testing::crash_point;
 use tasuki::{begin, is_away};
 
-use crate::domain::{Verdict, decide};
+use crate::domain::{Plan, Verdict, decide};
 use crate::nostr::{DELETION, Event};
 use crate::relay::live::Live;
 use crate::store::ingest;
@@ -39,17 +39,12 @@ pub(crate) struct Ingest {
 impl Ingest {
     /// One transaction.
     async fn take_in(&self, arrivals: &[Arrival]) -> sqlx::Result<Vec<Verdict>> {
-        let events: Vec<_> = arrivals.iter().map(|it| it.event.as_ref()).collect();
-        let topics: Vec<_> = arrivals.iter().map(|it| it.topics.as_slice()).collect();
         let mut tx = begin(&self.pool).await?;
-        ingest::lock(&mut tx, &events).await?;
-        let known = ingest::known(&mut tx, &events).await?;
-        let plan = decide(&events, known, self.ahead);
+        let plan = store(&mut tx, arrivals, self.ahead).await?;
         if plan.accepted.is_empty() {
             tx.rollback().await?;
             return Ok(plan.verdicts);
         }
-        ingest::write(&mut tx, &events, &topics, &plan).await?;
         let visible = arrivals.iter().zip(&plan.verdicts);
         let visible = visible.filter(|(_, verdict)| **verdict == Verdict::Stored);
         let told = self.live.about_to_commit(visible.map(|(it, _)| it));
@@ -62,9 +57,26 @@ impl Ingest {
     }
 }
 
+/// Takes events in, in the caller's transaction: locks, what is known of them, verdicts, rows.
+pub(crate) async fn store(
+    tx: &mut PgConnection,
+    arrivals: &[Arrival],
+    ahead: i64,
+) -> sqlx::Result<Plan> {
+    let events: Vec<_> = arrivals.iter().map(|it| it.event.as_ref()).collect();
+    let topics: Vec<_> = arrivals.iter().map(|it| it.topics.as_slice()).collect();
+    ingest::lock(tx, &events).await?;
+    let known = ingest::known(tx, &events).await?;
+    let plan = decide(&events, known, ahead);
+    if !plan.accepted.is_empty() {
+        ingest::write(tx, &events, &topics, &plan).await?;
+    }
+    Ok(plan)
+}
+
 /// Cuts a batch where it would take more locks than one may: a deletion takes one for each event that it
 /// names, and the server has a table of them for everybody.
-fn within_locks(arrivals: &[Arrival]) -> impl Iterator<Item = &[Arrival]> {
+pub(crate) fn within_locks(arrivals: &[Arrival]) -> impl Iterator<Item = &[Arrival]> {
     let mut left = arrivals;
     std::iter::from_fn(move || {
         let mut locks = 0;

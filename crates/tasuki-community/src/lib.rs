@@ -16,6 +16,7 @@ mod http;
 mod ingest;
 mod lapse;
 mod log;
+mod node;
 mod nostr;
 mod relay;
 pub mod rules;
@@ -35,6 +36,7 @@ use tasuki_service::{Config, Service};
 
 pub use config::Community;
 use ingest::Ingest;
+pub use node::{KeyError, make_keys};
 use relay::live::Live;
 use relay::publish::Publisher;
 use relay::{App, Buckets, Policy};
@@ -85,8 +87,21 @@ pub fn tables(common: &Common, own: &Community) -> Result<Tables, ConfigError> {
 /// The service.
 ///
 /// # Errors
-/// When a setting is out of range.
-pub fn service(own: &Community, tables: &Tables, clock: &Clock) -> Result<Service, ConfigError> {
+/// When a setting is out of range, or the node's keys can't be used.
+pub fn service(
+    common: &Common,
+    own: &Community,
+    tables: &Tables,
+    clock: &Clock,
+) -> Result<Service, ConfigError> {
+    let keys = common.auth.key_dir.as_deref().map(node::Keys::open);
+    let keys = keys
+        .transpose()
+        .map_err(|error| ConfigError::invalid("auth.key-dir", &error))?;
+    let keys = keys.flatten();
+    if keys.is_none() {
+        tracing::warn!("the node has no keys: it labels nothing and asserts nothing");
+    }
     let log = log::log(&tables.schema);
     let live = Live::default();
     let rules = Rules::default();
@@ -129,6 +144,7 @@ pub fn service(own: &Community, tables: &Tables, clock: &Clock) -> Result<Servic
         log: &log,
         live: &live,
         rules: &rules,
+        keys: keys.as_ref(),
     };
     let staffed = staff.add(service);
     staffed.map_err(|error| ConfigError::invalid("community.retention", &error))

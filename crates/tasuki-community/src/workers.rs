@@ -15,6 +15,7 @@ use crate::NAME;
 use crate::config::Community;
 use crate::follow::Follow;
 use crate::lapse::Lapse;
+use crate::node::Keys;
 use crate::relay::live::Live;
 use crate::rules::{Read, Rules};
 use crate::search::Index;
@@ -28,6 +29,8 @@ pub(crate) struct Staff<'a> {
     pub(crate) log: &'a Log,
     pub(crate) live: &'a Live,
     pub(crate) rules: &'a Rules,
+    /// Those with which the node speaks, if it has any.
+    pub(crate) keys: Option<&'a Keys>,
 }
 
 impl Staff<'_> {

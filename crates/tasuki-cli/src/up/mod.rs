@@ -142,6 +142,9 @@ async fn prepare(platform: &Platform, development: &mut Development) -> anyhow::
         tables.migrate(limit).await?;
         if let Some(dir) = &platform.common.auth.key_dir {
             KeyRing::open_or_create(dir, tables.service, &platform.clock)?;
+            if tables.service == tasuki_community::NAME {
+                tasuki_community::make_keys(dir)?;
+            }
         }
         development.import(&tables, &platform.clock).await?;
         tables.database.close().await;

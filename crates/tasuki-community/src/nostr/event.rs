@@ -113,7 +113,6 @@ impl Parsed {
 
 impl Event {
     /// Signs an event.
-    #[cfg(test)]
     pub(super) fn signed(
         signer: &sign::Signer,
         created_at: i64,

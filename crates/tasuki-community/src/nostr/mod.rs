@@ -5,6 +5,7 @@ mod filter;
 mod hex;
 mod kind;
 mod message;
+mod report;
 mod sign;
 mod tags;
 
@@ -13,6 +14,6 @@ pub(crate) use filter::{Filter, Limits as FilterLimits, TagFilter};
 pub(crate) use hex::{Id, Key};
 pub(crate) use kind::{AUTH, Class, DELETION, class};
 pub(crate) use message::{Answer, Asked, NAME_LIMIT, Prefix, Refusal, asked};
-#[cfg(test)]
+pub(crate) use report::{REPORT, Report, Target};
 pub(crate) use sign::Signer;
 pub(crate) use tags::{Coordinate, TagKey, short_hash};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::{SinkExt as _, StreamExt as _};
 use nostr::{EventBuilder, JsonUtil as _, Keys, Kind, Tag, Timestamp};
 use serde_json::{Value, json};
+use tasuki_service::auth::tokens::KeyRing;
 use tasuki_service::config::Config;
 use tasuki_service::service::Tables;
 use tasuki_testkit::{TestEnv, TestHost};
@@ -25,6 +26,8 @@ pub(crate) struct World {
     pub(crate) env: TestEnv,
     pub(crate) host: TestHost,
     pub(crate) tables: Tables,
+    /// Of the node.
+    _keys: tempfile::TempDir,
 }
 
 impl World {
@@ -42,6 +45,11 @@ impl World {
         .await
         .unwrap();
         let mut config = env.config.clone();
+        let keys = tempfile::tempdir().unwrap();
+        tasuki_community::make_keys(keys.path()).unwrap();
+        KeyRing::open_or_create(keys.path(), tasuki_community::NAME, &env.clock).unwrap();
+        let folder = keys.path().display().to_string();
+        config = config.with_value("auth.key-dir", folder).unwrap();
         for (key, value) in [
             ("relay.url", RELAY),
             ("topics.mode", "default"),
@@ -57,7 +65,12 @@ impl World {
         }
         env.config = change(config);
         let (host, tables) = serve(&env).await;
-        Self { env, host, tables }
+        Self {
+            env,
+            host,
+            tables,
+            _keys: keys,
+        }
     }
 
     /// A second process of the same service.
@@ -81,7 +94,7 @@ async fn serve(env: &TestEnv) -> (TestHost, Tables) {
     let common = env.common().unwrap();
     let own = tasuki_community::config(&env.config).unwrap();
     let tables = tasuki_community::tables(&common, &own).unwrap();
-    let service = tasuki_community::service(&own, &tables, &env.clock).unwrap();
+    let service = tasuki_community::service(&common, &own, &tables, &env.clock).unwrap();
     (env.host(vec![service]).await.unwrap(), tables)
 }
 
