@@ -188,9 +188,10 @@ impl Community {
     /// Why settings that are fine each by itself do not go together; nothing if they do.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
         let (events, deletions) = (self.retention.events_days, self.retention.deletions_days);
-        if deletions < events {
+        // A week later than its end an event's partition is dropped; until then its id must be known.
+        if deletions < events.saturating_add(8) {
             let problem = format!(
-                "{deletions} is less than community.retention.events-days, {events}: what was deleted would come back"
+                "{deletions} is not eight days more than community.retention.events-days, {events}: what was deleted would come back"
             );
             return Some(("community.retention.deletions-days", problem));
         }

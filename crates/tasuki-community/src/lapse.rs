@@ -32,17 +32,35 @@ impl Worker for Lapse {
     }
 
     async fn tick(&self) -> Result<Tick, Error> {
-        let (events, deletions) = (self.retention.events_days, self.retention.deletions_days);
-        let mut tx = begin(&self.pool).await?;
-        let expired = lapse::expired(&mut tx).await?;
-        let aged = lapse::aged(&mut tx, DAY * events.into()).await?;
-        let removed = lapse::deletions(&mut tx, DAY * deletions.into()).await?;
-        tx.commit().await?;
-        let gone = expired + aged + removed;
-        if gone == 0 {
+        // One that fails keeps none of the others from its work.
+        let (expired, aged, removed) = (self.expire().await, self.age().await, self.remove().await);
+        if expired? + aged? + removed? == 0 {
             return Ok(Tick::Idle);
         }
         self.log.ring();
         Ok(Tick::Worked)
+    }
+}
+
+impl Lapse {
+    async fn expire(&self) -> sqlx::Result<usize> {
+        let mut tx = begin(&self.pool).await?;
+        let gone = lapse::expired(&mut tx).await?;
+        tx.commit().await?;
+        Ok(gone)
+    }
+
+    async fn age(&self) -> sqlx::Result<usize> {
+        let mut tx = begin(&self.pool).await?;
+        let gone = lapse::aged(&mut tx, DAY * self.retention.events_days.into()).await?;
+        tx.commit().await?;
+        Ok(gone)
+    }
+
+    async fn remove(&self) -> sqlx::Result<usize> {
+        let mut tx = begin(&self.pool).await?;
+        let gone = lapse::deletions(&mut tx, DAY * self.retention.deletions_days.into()).await?;
+        tx.commit().await?;
+        Ok(gone)
     }
 }

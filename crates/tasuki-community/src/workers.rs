@@ -8,6 +8,7 @@ use tasuki::seqlog::{Follower, Log};
 use tasuki::upkeep::{self, Expiring, Partitioned, Upkeep};
 use tasuki::worker::{Wake, Worker};
 use tasuki_service::Service;
+use tasuki_service::database::beside;
 use tasuki_service::service::Tables;
 use tokio::sync::Mutex;
 
@@ -20,6 +21,8 @@ use crate::relay::live::Live;
 use crate::rules::{Read, Rules};
 use crate::search::Index;
 
+/// Of each consumer: a rebuild reads a snapshot, fills a table and keeps its place, for as long as it takes.
+const CONSUMER_CONNECTIONS: u32 = 3;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Everything that workers share.
@@ -39,7 +42,8 @@ impl Staff<'_> {
         let pool = self.tables.database.workers.clone();
         let follow = Follow {
             log: self.log.clone(),
-            pool: pool.clone(),
+            // Who listens must not wait for whoever rebuilds an index.
+            pool: beside(&pool, 1),
             live: self.live.clone(),
             wake: Wake::default(),
             place: Mutex::default(),
@@ -74,11 +78,12 @@ impl Staff<'_> {
 
     /// The consumer `index-v1`.
     fn index(&self, pool: &PgPool) -> impl Worker + use<> {
+        let pool = beside(pool, CONSUMER_CONNECTIONS);
         let index = Index {
             pool: pool.clone(),
             kinds: self.own.index.kinds.clone(),
         };
-        Follower::new(self.log, "index-v1", pool, index).named("community.index")
+        Follower::new(self.log, "index-v1", &pool, index).named("community.index")
     }
 
     /// Events are hidden, and the log told of it, a week before their partition is dropped: so long may

@@ -2,11 +2,13 @@
 //!
 //! What this process has taken in is told right after its commit. What others have taken in is read from
 //! the log. Every event is told by exactly one of the two: before the commit it is written down that it
-//! is ours, and rows of the log that are ours are passed over. If nobody knows whether a commit went
-//! through, the log does: what it shows is told, what it never shows never was.
+//! is ours, and rows of the log that are ours and told are passed over. If nobody knows whether a commit
+//! went through, the log does: what it shows is told then, as it is then; what it never shows never was.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
 
 use crate::ingest::Arrival;
 use crate::nostr::{Event, Id, TagKey};
@@ -39,6 +41,7 @@ struct Inner {
     clients: Mutex<Clients>,
     ours: Mutex<HashMap<Id, Ours>>,
     others: Mutex<Others>,
+    followed: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -52,8 +55,7 @@ struct Clients {
 struct Ours {
     /// Rows that are to come.
     left: usize,
-    /// Whether the log has shown any: then its commit went through.
-    is_shown: bool,
+    /// By the commit, or by the first of its rows in the log, whichever came first.
     is_told: bool,
 }
 
@@ -98,10 +100,37 @@ impl Live {
         }
     }
 
+    /// What others take in is heard from now on.
+    pub(crate) fn is_followed(&self) {
+        self.0.followed.send_replace(true);
+    }
+
+    /// Waits until what others take in is heard: what is looked for in the store before that, and stored
+    /// by others after it, would be missed.
+    pub(crate) async fn followed(&self) {
+        let mut followed = self.0.followed.subscribe();
+        // The sender is here as long as we are.
+        drop(followed.wait_for(|is_followed| *is_followed).await);
+    }
+
+    /// Nobody knows what others have taken in: everybody has to come again.
+    pub(crate) fn missed(&self) {
+        let clients = self.clients();
+        for client in clients {
+            client.missed();
+        }
+    }
+
+    fn clients(&self) -> Vec<Arc<Subscriptions>> {
+        lock(&self.0.clients).by_number.values().cloned().collect()
+    }
+
     /// Tells everybody what he wants of it, in this order.
     pub(crate) fn tell(&self, events: &[Arc<Told>]) {
-        let clients: Vec<_> = lock(&self.0.clients).by_number.values().cloned().collect();
-        for client in clients {
+        if events.is_empty() {
+            return;
+        }
+        for client in self.clients() {
             client.offer(events);
         }
     }
@@ -116,7 +145,6 @@ impl Live {
         for Arrival { event, topics } in arrivals {
             let entry = Ours {
                 left: topics.len(),
-                is_shown: false,
                 is_told: false,
             };
             ours.insert(event.id, entry);
@@ -130,16 +158,24 @@ impl Live {
         }
     }
 
-    /// Whether an event that the log shows is to be told: neither ours nor told for another topic.
+    /// Whether an event that the log shows may have to be told.
+    pub(crate) fn is_open(&self, id: Id) -> bool {
+        let ours = lock(&self.0.ours);
+        ours.get(&id).is_none_or(|own| !own.is_told)
+    }
+
+    /// Whether an event that the log shows is to be told: neither told by its commit nor for another topic.
     pub(crate) fn is_news(&self, id: Id) -> bool {
         let mut ours = lock(&self.0.ours);
         if let Some(own) = ours.get_mut(&id) {
             own.left = own.left.saturating_sub(1);
-            own.is_shown = true;
-            if own.left == 0 && own.is_told {
+            // Its commit went through, and its answer is not here: who deletes or replaces it elsewhere
+            // must not be told of before it.
+            let is_news = !std::mem::replace(&mut own.is_told, true);
+            if own.left == 0 && !is_news {
                 ours.remove(&id);
             }
-            return false;
+            return is_news;
         }
         drop(ours);
         let mut others = lock(&self.0.others);
@@ -161,12 +197,12 @@ impl Live {
         let Some(own) = ours.get_mut(&id) else {
             return is_committed;
         };
-        let is_there = is_committed || own.is_shown;
-        own.is_told = is_there;
-        if !is_there || own.left == 0 {
+        let is_told = std::mem::replace(&mut own.is_told, true);
+        // What was not committed as far as we know, and is shown later, is told then.
+        if own.left == 0 || (!is_committed && !is_told) {
             ours.remove(&id);
         }
-        is_there
+        is_committed && !is_told
     }
 }
 
@@ -208,13 +244,29 @@ mod tests {
         let live = Live::default();
         let one = arrival(&["a", "b"]);
         let commit = live.about_to_commit([&one].into_iter());
-        assert!(
-            !live.is_news(one.event.id),
-            "the log may be quicker than the answer"
-        );
+        assert!(live.is_open(one.event.id));
         commit.committed();
-        assert!(!live.is_news(one.event.id));
+        assert!(!live.is_open(one.event.id));
+        assert!(!live.is_news(one.event.id) && !live.is_news(one.event.id));
         assert!(lock(&live.0.ours).is_empty());
+    }
+
+    #[test]
+    fn what_the_log_shows_before_its_commit_is_answered_is_told_then_and_only_then() {
+        for is_answered in [true, false] {
+            for topics in [&["a"][..], &["a", "b"]] {
+                let live = Live::default();
+                let one = arrival(topics);
+                let commit = live.about_to_commit([&one].into_iter());
+                assert!(live.is_news(one.event.id));
+                assert!(!live.settle(one.event.id, is_answered), "told twice");
+                drop(commit);
+                for _ in &topics[1..] {
+                    assert!(!live.is_news(one.event.id));
+                }
+                assert!(lock(&live.0.ours).is_empty());
+            }
+        }
     }
 
     #[test]
@@ -229,7 +281,7 @@ mod tests {
         let live = Live::default();
         let (lost, done) = (arrival(&["a"]), arrival(&["a"]));
         let commit = live.about_to_commit([&lost, &done].into_iter());
-        assert!(!live.is_news(done.event.id));
+        assert!(live.is_news(done.event.id));
         drop(commit);
         assert!(lock(&live.0.ours).is_empty());
         // If it comes later after all, the log tells it.

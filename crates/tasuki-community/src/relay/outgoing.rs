@@ -1,7 +1,8 @@
 //! What is on its way to one client from others: a queue of limited length. A client that reads more
-//! slowly than events come is told and cut; nothing is left out in silence.
+//! slowly than events come is told and cut, and so is one that may have missed something; nothing is left
+//! out in silence.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio_util::sync::CancellationToken;
@@ -11,6 +12,37 @@ use super::subscriptions::Subscription;
 
 /// Clients that were cut because they did not keep up.
 const TOO_SLOW: &str = "tasuki_community_slow_clients_total";
+
+/// Why a client can't be told what comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// Events came faster than they were read.
+    Slow,
+    /// What others took in may not have been heard here.
+    Missed,
+}
+
+/// Says that a client is to be cut, and why. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scissors {
+    token: CancellationToken,
+    why: Arc<OnceLock<Cut>>,
+}
+
+impl Scissors {
+    /// The first reason counts; answers whether this is it.
+    fn cut(&self, why: Cut) -> bool {
+        let is_first = self.why.set(why).is_ok();
+        self.token.cancel();
+        is_first
+    }
+
+    /// Waits until it is cut.
+    pub(crate) async fn cut_off(&self) -> Cut {
+        self.token.cancelled().await;
+        self.why.get().copied().unwrap_or(Cut::Slow)
+    }
+}
 
 /// An event for a subscription.
 #[derive(Debug)]
@@ -23,18 +55,18 @@ pub(crate) struct LiveEvent {
 #[derive(Clone, Debug)]
 pub(crate) struct Outbound {
     queue: Sender<LiveEvent>,
-    too_slow: CancellationToken,
+    scissors: Scissors,
 }
 
-/// A queue for so many events, and what says that it was full.
-pub(crate) fn queue(length: usize) -> (Outbound, Receiver<LiveEvent>, CancellationToken) {
+/// A queue for so many events, and what says that its client must go.
+pub(crate) fn queue(length: usize) -> (Outbound, Receiver<LiveEvent>, Scissors) {
     let (queue, coming) = mpsc::channel(length);
-    let too_slow = CancellationToken::new();
+    let scissors = Scissors::default();
     let outbound = Outbound {
         queue,
-        too_slow: too_slow.clone(),
+        scissors: scissors.clone(),
     };
-    (outbound, coming, too_slow)
+    (outbound, coming, scissors)
 }
 
 impl Outbound {
@@ -44,10 +76,13 @@ impl Outbound {
             subscription,
             event,
         });
-        if matches!(full, Err(mpsc::error::TrySendError::Full(_))) && !self.too_slow.is_cancelled()
-        {
+        if matches!(full, Err(mpsc::error::TrySendError::Full(_))) && self.scissors.cut(Cut::Slow) {
             metrics::counter!(TOO_SLOW).increment(1);
-            self.too_slow.cancel();
         }
+    }
+
+    /// Nobody knows what this client has missed.
+    pub(crate) fn missed(&self) {
+        self.scissors.cut(Cut::Missed);
     }
 }

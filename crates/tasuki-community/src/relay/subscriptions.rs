@@ -61,6 +61,11 @@ impl Subscriptions {
         }
     }
 
+    /// Nobody knows what it has missed: it has to come again.
+    pub(crate) fn missed(&self) {
+        self.outbound.missed();
+    }
+
     fn wanted(&self) -> MutexGuard<'_, Wanted> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -63,10 +63,9 @@ impl Handler for Index {
     async fn rebuild(&self, snapshot: &mut Snapshot) -> Result<(), Failure> {
         let mut connection = self.pool.acquire().await?;
         search::begin_rebuild(&mut connection).await?;
-        let kinds: Vec<_> = self.kinds.iter().map(|kind| i32::from(*kind)).collect();
         let mut after = Vec::new();
         loop {
-            let page = search::visible(snapshot.connection(), &kinds, &after).await?;
+            let page = search::visible(snapshot.connection(), &after).await?;
             let bodies = page.bodies.iter();
             let documents = bodies.filter_map(|(body, topics)| self.document(body, topics));
             search::fill(&mut connection, &documents.collect::<Vec<_>>()).await?;

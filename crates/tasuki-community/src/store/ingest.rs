@@ -88,8 +88,11 @@ pub(crate) async fn write(
     topics: &[&[String]],
     plan: &Plan,
 ) -> sqlx::Result<()> {
-    if !plan.replaced.is_empty() {
-        let versions: Vec<_> = plan.replaced.iter().map(version_key).collect();
+    let versions: Vec<_> = plan.replaced.iter().map(version_key).collect();
+    if !plan.deletions.is_empty() {
+        hold(tx, events, plan, &versions).await?;
+    }
+    if !versions.is_empty() {
         sqlx::query_file!("src/store/replaced.sql", &versions)
             .execute(&mut *tx)
             .await?;
@@ -100,6 +103,26 @@ pub(crate) async fn write(
     if !plan.deletions.is_empty() {
         delete(tx, events, plan).await?;
     }
+    Ok(())
+}
+
+/// Locks the rows that are replaced and deleted. The locks on ids and versions do not keep two batches from
+/// each other here: who deletes an event by its id knows nothing of its version.
+async fn hold(
+    tx: &mut PgConnection,
+    events: &[&Event],
+    plan: &Plan,
+    replaced: &[Uuid],
+) -> sqlx::Result<()> {
+    let (mut versions, mut ids) = (replaced.to_vec(), Vec::new());
+    for event in plan.deletions.iter().filter_map(|index| events.get(*index)) {
+        let asked = event.deletion().unwrap_or_default();
+        ids.extend(asked.ids.iter().map(|id| id.0.to_vec()));
+        versions.extend(asked.coordinates.iter().map(version_key));
+    }
+    sqlx::query_file!("src/store/held.sql", &versions, &ids)
+        .fetch_all(tx)
+        .await?;
     Ok(())
 }
 

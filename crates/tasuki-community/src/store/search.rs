@@ -76,16 +76,16 @@ pub(crate) async fn find(
     Ok(rows.iter().filter_map(|id| Id::from_slice(id)).collect())
 }
 
-/// Some visible events of these kinds, and how to go on behind them.
+/// Some visible events, and how to go on behind them.
 pub(crate) struct Page {
     pub(crate) bodies: Vec<(String, Vec<String>)>,
     pub(crate) last: Option<Vec<u8>>,
 }
 
-/// Visible events in the order of their ids, after `after`: of a snapshot, for a rebuild.
+/// Visible events in the order of their ids, after `after`: of a snapshot, for a rebuild. Of all kinds, so
+/// that a page has an end however few of them are searched.
 pub(crate) async fn visible(
     connection: &mut PgConnection,
-    kinds: &[i32],
     after: &[u8],
 ) -> sqlx::Result<Page> {
     let rows = sqlx::query!(
@@ -94,23 +94,22 @@ pub(crate) async fn visible(
         FROM (
             (
                 SELECT event_id, body, topics FROM cn_relay.events
-                WHERE event_id > $1 AND kind = ANY($2) AND hidden_at IS NULL
+                WHERE event_id > $1 AND hidden_at IS NULL
                 ORDER BY event_id
-                LIMIT $3
+                LIMIT $2
             )
             UNION ALL
             (
                 SELECT event_id, body, topics FROM cn_relay.kept_events
-                WHERE event_id > $1 AND kind = ANY($2) AND hidden_at IS NULL
+                WHERE event_id > $1 AND hidden_at IS NULL
                 ORDER BY event_id
-                LIMIT $3
+                LIMIT $2
             )
         ) AS event
         ORDER BY event_id
-        LIMIT $3
+        LIMIT $2
         "#,
         after,
-        kinds,
         BATCH,
     )
     .fetch_all(connection)

@@ -18,4 +18,5 @@ mod sdk;
 mod search;
 mod support;
 mod topics;
+mod upkeep;
 mod versions;

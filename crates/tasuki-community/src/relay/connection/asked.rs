@@ -153,8 +153,11 @@ impl Client {
         };
         self.open.insert(name, open);
         let (pool, turns) = (self.app.pool.clone(), Arc::clone(&self.turns));
+        let live = self.app.live.clone();
         self.searches.spawn(async move {
             let _turn = turns.acquire().await;
+            // What others store while nobody hears of it here must be found.
+            live.followed().await;
             let found = stored::find(&pool, &filters).await;
             Done::Found(subscription, found)
         });

@@ -20,14 +20,13 @@ use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::App;
 use super::auth::Proof;
 use super::limits::Bucket;
 use super::live::{Listening, Told};
-use super::outgoing::{LiveEvent, queue};
+use super::outgoing::{Cut, LiveEvent, Scissors, queue};
 use super::stored::Ready;
 use super::subscriptions::{Subscription, Subscriptions};
 use crate::nostr::{Answer, Event, Id, Refusal};
@@ -71,7 +70,7 @@ pub(in crate::relay) struct Client {
     open: HashMap<String, Open>,
     last_number: u64,
     coming: Receiver<LiveEvent>,
-    too_slow: CancellationToken,
+    scissors: Scissors,
     work: FuturesUnordered<futures_util::future::BoxFuture<'static, Done>>,
     /// Searches go on whatever this task waits for: none keeps a connection of the pool that nobody uses.
     searches: JoinSet<Done>,
@@ -115,7 +114,7 @@ enum End {
 impl Client {
     pub(in crate::relay) fn new(app: App, socket: WebSocket, around: Surroundings) -> Self {
         let own = &app.settings;
-        let (outbound, coming, too_slow) = queue(own.relay.queue);
+        let (outbound, coming, scissors) = queue(own.relay.queue);
         let subscriptions = Arc::new(Subscriptions::new(outbound));
         let challenge = Uuid::new_v4().simple().to_string();
         let proof = Proof::new(around.host, challenge, app.auth, app.clock.now());
@@ -134,7 +133,7 @@ impl Client {
             open: HashMap::new(),
             last_number: 0,
             coming,
-            too_slow,
+            scissors,
             work: FuturesUnordered::new(),
             searches: JoinSet::new(),
             turns: Arc::new(Semaphore::new(SEARCHES)),
@@ -175,7 +174,7 @@ impl Client {
             let overdue = self.until_overdue();
             tokio::select! {
                 biased;
-                () = self.too_slow.cancelled() => return Err(too_slow()),
+                why = self.scissors.cut_off() => return Err(cut(why)),
                 Some(done) = self.work.next(), if !self.work.is_empty() => self.done(done).await?,
                 Some(done) = self.searches.join_next() => if let Ok(done) = done {
                     self.done(done).await?;
@@ -266,14 +265,14 @@ impl Client {
     async fn feed(&mut self, message: Message) -> Result<(), End> {
         tokio::select! {
             fed = self.socket.feed(message) => fed.map_err(|_error| End::Gone),
-            () = self.too_slow.cancelled() => Err(too_slow()),
+            why = self.scissors.cut_off() => Err(cut(why)),
         }
     }
 
     async fn flush(&mut self) -> Result<(), End> {
         tokio::select! {
             flushed = self.socket.flush() => flushed.map_err(|_error| End::Gone),
-            () = self.too_slow.cancelled() => Err(too_slow()),
+            why = self.scissors.cut_off() => Err(cut(why)),
         }
     }
 }
@@ -283,4 +282,14 @@ const fn too_slow() -> End {
         close_code::POLICY,
         "too slow: events came faster than they were read",
     )
+}
+
+const fn cut(why: Cut) -> End {
+    match why {
+        Cut::Slow => too_slow(),
+        Cut::Missed => End::Cut(
+            close_code::RESTART,
+            "events may have been missed, connect again",
+        ),
+    }
 }
