@@ -1,6 +1,7 @@
 //! How often a client may do something: buckets that fill with time.
 
 use std::hash::Hash;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use moka::sync::Cache;
@@ -48,6 +49,14 @@ impl Bucket {
         self.tokens = (self.tokens + minutes * self.per_minute).min(self.per_minute);
         self.at = now;
         self.tokens >= 1.0
+    }
+}
+
+/// Whom an address belongs to, as far as limits go: of IPv6, one customer has a network of 2^64 addresses.
+pub(crate) fn household(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
     }
 }
 
@@ -103,6 +112,14 @@ mod tests {
         tokio::time::advance(Duration::from_secs(600)).await;
         assert!((0..60).all(|_| bucket.take()));
         assert!(!bucket.take(), "it is never fuller than full");
+    }
+
+    #[test]
+    fn a_household_of_ipv6_is_a_network() {
+        let of = |text: &str| household(text.parse().unwrap()).to_string();
+        assert_eq!(of("203.0.113.7"), "203.0.113.7");
+        assert_eq!(of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!(of("2001:db8:1:2:ffff::1"), "2001:db8:1:2::");
     }
 
     #[tokio::test(start_paused = true)]

@@ -23,7 +23,7 @@ use utoipa_axum::router::OpenApiRouter;
 use super::auth::host_of;
 use super::connection::{Client, Surroundings};
 use super::info::Info;
-use super::limits::Buckets;
+use super::limits::{Buckets, household};
 use super::live::Live;
 use super::policy::Policy;
 use super::publish::Publisher;
@@ -90,13 +90,12 @@ async fn door(
     let Ok(upgrade) = upgrade else {
         return document(&app, &headers);
     };
-    // One address, whether it comes by IPv4 or as such through IPv6.
-    let peer = peer.ip().to_canonical();
+    let household = household(peer);
     if app.policy.rules.bans_address(&peer) {
         let words = "this address is banned";
         return ApiError::new(StatusCode::FORBIDDEN, FORBIDDEN, words).into_response();
     }
-    if !app.addresses.take(peer) {
+    if !app.addresses.take(household) {
         let words = "too many new connections from this address";
         return ApiError::new(StatusCode::TOO_MANY_REQUESTS, TOO_MANY_REQUESTS, words)
             .into_response();

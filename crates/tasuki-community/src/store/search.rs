@@ -84,10 +84,7 @@ pub(crate) struct Page {
 
 /// Visible events in the order of their ids, after `after`: of a snapshot, for a rebuild. Of all kinds, so
 /// that a page has an end however few of them are searched.
-pub(crate) async fn visible(
-    connection: &mut PgConnection,
-    after: &[u8],
-) -> sqlx::Result<Page> {
+pub(crate) async fn visible(connection: &mut PgConnection, after: &[u8]) -> sqlx::Result<Page> {
     let rows = sqlx::query!(
         r#"
         SELECT event_id AS "event_id!", body AS "body!", topics AS "topics!"

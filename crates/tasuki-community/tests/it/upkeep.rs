@@ -24,7 +24,10 @@ const MANY: &str = "
 #[tokio::test]
 async fn a_look_for_what_has_ended_reads_nothing_of_what_has_not() {
     let world = World::start().await;
-    sqlx::raw_sql(MANY).execute(&world.env.db.pool).await.unwrap();
+    sqlx::raw_sql(MANY)
+        .execute(&world.env.db.pool)
+        .await
+        .unwrap();
     // Rows read by indexes or in order, and how often it was looked for what expires.
     let read = async || -> (i64, i64) {
         sqlx::query_as(

@@ -2,11 +2,12 @@
 //! `default.toml`, beside its default.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 use tasuki::retry::{Backoff, Policy};
 
@@ -134,6 +135,8 @@ pub struct Http {
     pub write_timeout: Duration,
     #[serde(deserialize_with = "connections")]
     pub max_connections: NonZeroU32,
+    #[serde(deserialize_with = "networks")]
+    pub trusted_proxies: Vec<IpNet>,
 }
 
 /// `[shutdown]`
@@ -288,28 +291,48 @@ fn http_addresses<'de, D: Deserializer<'de>>(
     }
 }
 
-/// Lists, or texts with commas between, which is what a variable can say.
+/// A list, or a text with commas between, which is what a variable can say.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Words {
+    List(Vec<String>),
+    Text(String),
+}
+
+impl Words {
+    fn each(self) -> impl Iterator<Item = String> {
+        let words = match self {
+            Self::List(list) => list,
+            // An empty one takes away what a file says.
+            Self::Text(text) if text.trim().is_empty() => Vec::new(),
+            Self::Text(text) => text.split(',').map(str::to_owned).collect(),
+        };
+        words.into_iter().map(|word| word.trim().to_owned())
+    }
+}
+
+/// Networks as 10.0.0.0/8, or single addresses.
+fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
+    let read = |word: String| {
+        let single = || word.parse::<IpAddr>().map(IpNet::from);
+        word.parse().or_else(|_error| single()).map_err(|_error| {
+            let problem = format!("{word:?} is not a network as 10.0.0.0/8, or an address");
+            serde::de::Error::custom(problem)
+        })
+    };
+    Words::deserialize(deserializer)?.each().map(read).collect()
+}
+
 fn scopes<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, Vec<String>>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Scopes {
-        List(Vec<String>),
-        Text(String),
-    }
-    let all = BTreeMap::<String, Scopes>::deserialize(deserializer)?;
-    let checked = |scope: &str| {
-        let scope: Result<ScopeName, _> = scope.trim().parse();
+    let all = BTreeMap::<String, Words>::deserialize(deserializer)?;
+    let checked = |scope: String| {
+        let scope: Result<ScopeName, _> = scope.parse();
         scope.map(|scope| scope.to_string())
     };
     let each = all.into_iter().map(|(service, scopes)| {
-        let scopes: Result<Vec<String>, _> = match scopes {
-            Scopes::List(list) => list.iter().map(|scope| checked(scope.as_str())).collect(),
-            // An empty one takes away what a file says.
-            Scopes::Text(text) if text.trim().is_empty() => Ok(Vec::new()),
-            Scopes::Text(text) => text.split(',').map(checked).collect(),
-        };
+        let scopes: Result<Vec<String>, _> = scopes.each().map(checked).collect();
         scopes.map(|scopes| (service, scopes))
     });
     let checked: Result<_, _> = each.collect();

@@ -32,9 +32,10 @@ pub struct Path<T>(pub T);
 #[derive(Clone, Copy, Debug)]
 pub struct Query<T>(pub T);
 
-/// Where the connection of a request comes from: a client, or what stands before us.
-#[derive(Clone, Copy, Debug)]
-pub struct Peer(pub std::net::SocketAddr);
+/// Whom a request comes from: the other end of its connection, or, where that is one of
+/// `http.trusted-proxies`, whoever it names. An IPv4 address is one, however it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(pub std::net::IpAddr);
 
 /// The query of who takes none: whatever is in it is refused, so that nobody believes it had an
 /// effect.

@@ -15,6 +15,7 @@ mod extract;
 mod health;
 mod key;
 mod protocol;
+mod proxies;
 mod server;
 mod shape;
 

@@ -19,6 +19,7 @@ use tower::ServiceBuilder;
 
 use super::extract::Peer;
 use super::protocol::{Guarded, Progress};
+use super::proxies::Proxies;
 use crate::config;
 use crate::shutdown::Phases;
 
@@ -111,11 +112,13 @@ async fn connection(
     let Ok(peer) = stream.peer_addr() else {
         return; // It has left already.
     };
+    let proxies = Proxies::new(&settings.trusted_proxies);
     let progress = Progress::default();
     let stream = Guarded::new(stream, progress.clone(), settings.write_timeout);
     let service = ServiceBuilder::new()
         .map_request(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(Peer(peer));
+            let caller = proxies.caller(peer.ip(), request.headers());
+            request.extensions_mut().insert(Peer(caller));
             request
         })
         .map_response(move |response| progress.follow(response))

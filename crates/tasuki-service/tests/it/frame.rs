@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use tasuki_service::config::{Common, ServiceDatabase, ServiceServer};
-use tasuki_service::http::{ApiError, Json, Path, Query};
+use tasuki_service::http::{ApiError, Json, Path, Peer, Query};
 use tasuki_service::service::{Own, Tables};
 use tasuki_service::{Config, Service};
 use tasuki_testkit::{TestEnv, TestHost};
@@ -70,6 +70,7 @@ impl Frame {
             .routes(routes!(wait))
             .routes(routes!(panics))
             .routes(routes!(ask))
+            .routes(routes!(caller))
             .with_state(Context {
                 frame: self.clone(),
                 pool,
@@ -130,6 +131,11 @@ async fn item(Path(id): Path<u64>) -> Json<u64> {
 #[utoipa::path(get, path = "/v1/find", responses((status = 200)))]
 async fn find(Query(find): Query<Find>) -> Json<u32> {
     Json(find.limit)
+}
+
+#[utoipa::path(get, path = "/v1/caller", responses((status = 200)))]
+async fn caller(Peer(caller): Peer) -> Json<String> {
+    Json(caller.to_string())
 }
 
 #[utoipa::path(get, path = "/v1/wait", responses((status = 200)))]

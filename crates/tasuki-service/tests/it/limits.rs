@@ -183,3 +183,21 @@ async fn health_metrics_and_the_api_description_are_served() {
     let internal = format!("http://{}/livez", host.internal);
     assert_eq!(reqwest::get(internal).await.unwrap().status(), 200);
 }
+
+#[tokio::test]
+async fn who_calls_is_told_by_known_proxies_and_by_nobody_else() {
+    let asked = async |networks: &str| {
+        let change = |config: tasuki_service::Config| {
+            config.with_value("http.trusted-proxies", networks).unwrap()
+        };
+        let (_env, host) = Frame::default().start(change).await;
+        let mut stream = TcpStream::connect(host.api).await.unwrap();
+        let head = "GET /v1/caller HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-forwarded-for: 198.51.100.9, 203.0.113.7\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let answer = until_closed(&mut stream).await;
+        answer.lines().last().unwrap().to_owned()
+    };
+    assert_eq!(asked("").await, r#""127.0.0.1""#);
+    assert_eq!(asked("10.0.0.0/8").await, r#""127.0.0.1""#);
+    assert_eq!(asked("10.0.0.0/8, 127.0.0.1").await, r#""203.0.113.7""#);
+}

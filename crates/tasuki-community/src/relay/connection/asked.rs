@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::ws::close_code;
 
+use super::super::limits::household;
 use super::super::publish::unverified;
 use super::super::stored;
 use super::super::subscriptions::Subscription;
@@ -75,7 +76,7 @@ impl Client {
     }
 
     fn may_publish(&mut self, event: &Event, length: usize) -> Result<Vec<String>, Refusal> {
-        if !self.events.take() || !self.app.events_of_addresses.take(self.peer) {
+        if !self.events.take() || !self.app.events_of_addresses.take(household(self.peer)) {
             let most = self.app.settings.limits.events_per_minute;
             let words = format!("more than {most} events per minute");
             return Err(Refusal::new(Prefix::RateLimited, words));
