@@ -10,9 +10,12 @@
 mod abuse;
 mod auth;
 mod find;
+mod frames;
 mod handover;
 mod info;
 mod log;
+mod nips;
+mod pressure;
 mod publish;
 mod sdk;
 mod search;
