@@ -9,6 +9,7 @@
 
 mod abuse;
 mod auth;
+mod clients;
 mod find;
 mod frames;
 mod handover;
