@@ -22,6 +22,10 @@ pub(crate) async fn run(source: &Source, args: &Relay, json: bool) -> anyhow::Re
         Relay::Limits => return limits(&platform, json),
         Relay::Enable { topic, why } => (Change::Enable(topic.to_lowercase()), why, "enabled"),
         Relay::Disable { topic, why } => (Change::Disable(topic.to_lowercase()), why, "disabled"),
+        Relay::Policy { topic, policy, why } => {
+            let change = Change::Policy(topic.to_lowercase(), policy.change());
+            (change, why, "changed")
+        }
         Relay::Ban { subject, time, why } => {
             let seconds = time.map(|time| time.as_secs_f64());
             (Change::Ban(subject.clone(), seconds), why, "banned")
@@ -56,19 +60,47 @@ fn said_json(said: &Said) -> Value {
 async fn topics(platform: &Platform, json: bool) -> anyhow::Result<ExitCode> {
     let topics = rules::topics(&mut *connect(platform).await?).await?;
     if json {
-        let topics = topics.iter().map(
-            |it| json!({"topic": it.topic, "enabled": it.is_enabled, "said": said_json(&it.said)}),
-        );
+        let topics = topics.iter().map(|it| {
+            json!({
+                "topic": it.topic, "enabled": it.is_enabled,
+                "priority": it.policy.priority.as_str(), "backfill": it.policy.takes_backfill,
+                "events_per_minute": it.policy.events_per_minute, "capacity": it.policy.capacity,
+                "said": said_json(&it.said),
+            })
+        });
         say_json(&json!({"topics": topics.collect::<Vec<_>>()}))?;
     } else if topics.is_empty() {
         say("nothing was said of any topic: all are enabled");
     } else {
         let rows = topics.into_iter().map(|it| {
             let state = if it.is_enabled { "enabled" } else { "disabled" };
+            let backfill = if it.policy.takes_backfill {
+                "on"
+            } else {
+                "off"
+            };
+            let most = |limit: u32| match limit {
+                0 => "-".to_owned(),
+                limit => limit.to_string(),
+            };
             let Said { actor, reason, at } = it.said;
-            vec![it.topic, state.to_owned(), time(at), actor, reason]
+            let policy = it.policy;
+            vec![
+                it.topic,
+                state.to_owned(),
+                policy.priority.as_str().to_owned(),
+                backfill.to_owned(),
+                most(policy.events_per_minute),
+                most(policy.capacity),
+                time(at),
+                actor,
+                reason,
+            ]
         });
-        say(table(&["TOPIC", "STATE", "SINCE", "BY", "REASON"], rows));
+        let columns = [
+            "TOPIC", "STATE", "PRIORITY", "BACKFILL", "RATE", "CAPACITY", "SINCE", "BY", "REASON",
+        ];
+        say(table(&columns, rows));
     }
     Ok(ExitCode::SUCCESS)
 }

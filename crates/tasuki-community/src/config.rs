@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::nostr::{FilterLimits, Key};
-use crate::relay::host_of;
+use crate::relay::address_of;
 
 /// `[community]`
 #[derive(Clone, Debug, Deserialize)]
@@ -25,6 +25,8 @@ pub struct Community {
     pub limits: Limits,
     /// `[community.topics]`
     pub topics: Topics,
+    /// `[community.pressure]`
+    pub pressure: Pressure,
     /// `[community.auth]`
     pub auth: Auth,
     /// `[community.index]`
@@ -140,6 +142,23 @@ pub enum TopicIds {
     Hex64,
 }
 
+/// `[community.pressure]`
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Pressure {
+    pub batches_at: u64,
+    pub backfill_at: u64,
+    pub low_at: u64,
+    pub slow_at: u64,
+    #[serde(deserialize_with = "percent")]
+    pub release: u8,
+    #[serde(deserialize_with = "batch")]
+    pub batch: u32,
+    #[serde(deserialize_with = "backfill")]
+    pub backfill_age: Duration,
+    pub events_per_minute: u32,
+}
+
 /// `[community.auth]`
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -196,7 +215,7 @@ impl Community {
             return Some(("community.retention.deletions-days", problem));
         }
         let url = &self.relay.url;
-        if !url.is_empty() && host_of(url).is_none() {
+        if !url.is_empty() && address_of(url).is_none() {
             let problem = format!("{url:?} is not an address as wss://relay.example");
             return Some(("community.relay.url", problem));
         }
@@ -205,12 +224,38 @@ impl Community {
                 "it is empty, and community.auth.mode is required: nobody could prove a key";
             return Some(("community.relay.url", problem.to_owned()));
         }
+        if let Some(found) = self.pressure.contradiction() {
+            return Some(found);
+        }
         let (event, message) = (self.limits.event, self.limits.message);
         if event.bytes() + 64 > message.bytes() {
             let problem = format!("{message} has no room for an event of {event}");
             return Some(("community.limits.message", problem));
         }
         None
+    }
+}
+
+impl Pressure {
+    /// Each step comes after the one before it.
+    fn contradiction(&self) -> Option<(&'static str, String)> {
+        let steps = [
+            ("community.pressure.batches-at", self.batches_at),
+            ("community.pressure.backfill-at", self.backfill_at),
+            ("community.pressure.low-at", self.low_at),
+            ("community.pressure.slow-at", self.slow_at),
+        ];
+        if let Some((key, _)) = steps.iter().find(|(_, at)| *at == 0) {
+            return Some((
+                key,
+                "it is 0: something would always be held back".to_owned(),
+            ));
+        }
+        let wrong = steps.windows(2).find_map(|pair| match pair {
+            [(before, low), (key, at)] if at <= low => Some((*key, *at, *before, *low)),
+            _ => None,
+        });
+        wrong.map(|(key, at, before, low)| (key, format!("{at} is not more than {before}, {low}")))
     }
 }
 
@@ -244,6 +289,18 @@ fn some<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
 
 fn stored<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     within(u32::deserialize(deserializer)?, &(1..=10_000))
+}
+
+fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
+    within(u8::deserialize(deserializer)?, &(1..=99))
+}
+
+fn batch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    within(u32::deserialize(deserializer)?, &(1..=10_000))
+}
+
+fn backfill<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    time_within(deserializer, &(SECOND..=365 * DAY))
 }
 
 fn days<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {

@@ -18,6 +18,7 @@ mod lapse;
 mod log;
 mod node;
 mod nostr;
+mod pressure;
 mod relay;
 pub mod rules;
 mod search;
@@ -37,9 +38,10 @@ use tasuki_service::{Config, Service};
 pub use config::Community;
 use ingest::Ingest;
 pub use node::{KeyError, make_keys};
+use pressure::Pressure;
 use relay::live::Live;
 use relay::publish::Publisher;
-use relay::{App, Buckets, Policy};
+use relay::{App, Buckets, Gate, Policy};
 use rules::Rules;
 use verify::Verify;
 use workers::Staff;
@@ -105,6 +107,7 @@ pub fn service(
     let log = log::log(&tables.schema);
     let live = Live::default();
     let rules = Rules::default();
+    let pressure = Pressure::new(own.pressure, clock.now());
     let pool = tables.database.requests.clone();
     let ingest = Ingest {
         pool: beside(&pool, INGEST_CONNECTIONS),
@@ -126,6 +129,7 @@ pub fn service(
             rules: rules.clone(),
         }),
         keys: Buckets::new(own.limits.events_per_minute),
+        gate: Gate::new(&rules, &pressure, &pool, &own.topics.default),
     };
     let app = App::new(own, pool, clock, &live, publisher);
     let about = "A Nostr relay: events that are signed, stored and told.";
@@ -133,6 +137,7 @@ pub fn service(
         .routes(relay::routes(app))
         .routes(http::routes(http::App {
             pool: tables.database.requests.clone(),
+            pressure: pressure.clone(),
         }))
         .serving(move |supervisor| {
             verifier.start(supervisor);
@@ -144,6 +149,8 @@ pub fn service(
         log: &log,
         live: &live,
         rules: &rules,
+        pressure: &pressure,
+        clock,
         keys: keys.as_ref(),
     };
     let staffed = staff.add(service);

@@ -1,11 +1,11 @@
-//! What operators allow: topics that are disabled, keys and addresses that are banned.
+//! What operators allow: which topics, how much of each, and who is banned.
 //!
 //! The rules are rows, changed with a name and a reason; every process reads them again every other
 //! second, so a change holds everywhere that soon, and a database that is away leaves those that are known.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use sqlx::{PgConnection, PgPool};
@@ -14,6 +14,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::nostr::Key;
+use crate::relay::Bucket;
 use crate::store::rules as store;
 
 /// How soon a change holds.
@@ -37,8 +38,81 @@ pub struct Topic {
     pub topic: String,
     /// Whether events and subscriptions with it are taken.
     pub is_enabled: bool,
+    /// How much of it is taken.
+    pub policy: IngestPolicy,
     /// By whom.
     pub said: Said,
+}
+
+/// Which topics go first when consumers are behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// As most.
+    Normal,
+    /// After all others.
+    Low,
+}
+
+impl Priority {
+    /// As it is stored and shown.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Low => "low",
+        }
+    }
+}
+
+impl std::str::FromStr for Priority {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "normal" => Ok(Self::Normal),
+            "low" => Ok(Self::Low),
+            _ => Err("neither normal nor low".to_owned()),
+        }
+    }
+}
+
+/// How much of a topic is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IngestPolicy {
+    /// Whether it goes first or last.
+    pub priority: Priority,
+    /// Whether events of long ago are taken.
+    pub takes_backfill: bool,
+    /// Events a minute, in each process; 0 is no limit.
+    pub events_per_minute: u32,
+    /// Rows of the log that the slowest consumer may have before it of this topic; 0 is no limit.
+    pub capacity: u32,
+}
+
+/// What is to be changed about it; the rest stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyChange {
+    /// See [`IngestPolicy`].
+    pub priority: Option<Priority>,
+    /// See [`IngestPolicy`].
+    pub takes_backfill: Option<bool>,
+    /// See [`IngestPolicy`].
+    pub events_per_minute: Option<u32>,
+    /// See [`IngestPolicy`].
+    pub capacity: Option<u32>,
+}
+
+impl PolicyChange {
+    /// In words, for whoever asks later what was changed.
+    pub(crate) fn told(&self) -> String {
+        let all = [
+            self.priority.map(|it| format!("priority={}", it.as_str())),
+            self.takes_backfill.map(|it| format!("backfill={it}")),
+            self.events_per_minute.map(|it| format!("rate={it}")),
+            self.capacity.map(|it| format!("capacity={it}")),
+        ];
+        all.into_iter().flatten().collect::<Vec<_>>().join(" ")
+    }
 }
 
 /// Somebody who is banned.
@@ -103,6 +177,8 @@ pub enum Change {
     Enable(String),
     /// Takes no more of them.
     Disable(String),
+    /// Takes so much of them.
+    Policy(String, PolicyChange),
     /// Takes nothing of them; for so many seconds, or for good.
     Ban(Subject, Option<f64>),
     /// Lets them in again.
@@ -114,14 +190,23 @@ impl Change {
         match self {
             Self::Enable(_) => "ENABLE",
             Self::Disable(_) => "DISABLE",
+            Self::Policy(..) => "POLICY",
             Self::Ban(..) => "BAN",
             Self::Unban(_) => "UNBAN",
         }
     }
 
+    /// What is to be changed, where that is more than one thing.
+    pub(crate) fn detail(&self) -> Option<String> {
+        match self {
+            Self::Policy(_, policy) => Some(policy.told()),
+            _ => None,
+        }
+    }
+
     pub(crate) fn subject(&self) -> String {
         match self {
-            Self::Enable(topic) | Self::Disable(topic) => topic.clone(),
+            Self::Enable(topic) | Self::Disable(topic) | Self::Policy(topic, _) => topic.clone(),
             Self::Ban(subject, _) | Self::Unban(subject) => subject.text(),
         }
     }
@@ -163,14 +248,56 @@ pub(crate) struct Rules(Arc<RwLock<Arc<Known>>>);
 
 #[derive(Debug, Default)]
 struct Known {
-    disabled: HashSet<String>,
+    topics: HashMap<String, Arc<Ruled>>,
     keys: HashSet<Key>,
     addresses: HashSet<IpAddr>,
 }
 
+/// A topic of which something was said, and what it has used up.
+#[derive(Debug)]
+pub(crate) struct Ruled {
+    pub(crate) is_enabled: bool,
+    pub(crate) policy: IngestPolicy,
+    bucket: Mutex<Bucket>,
+}
+
+impl Ruled {
+    fn new(is_enabled: bool, policy: IngestPolicy) -> Self {
+        Self {
+            is_enabled,
+            policy,
+            bucket: Mutex::new(Bucket::new(policy.events_per_minute)),
+        }
+    }
+
+    /// Uses up one event of this minute, if there is one.
+    pub(crate) fn take(&self) -> bool {
+        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        bucket.take()
+    }
+
+    /// Puts it back.
+    pub(crate) fn give(&self) {
+        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        bucket.give();
+    }
+}
+
 impl Rules {
     pub(crate) fn is_disabled(&self, topic: &str) -> bool {
-        self.known().disabled.contains(topic)
+        self.topic(topic).is_some_and(|topic| !topic.is_enabled)
+    }
+
+    /// A topic of which something was said.
+    pub(crate) fn topic(&self, topic: &str) -> Option<Arc<Ruled>> {
+        self.known().topics.get(topic).cloned()
+    }
+
+    /// Topics that have a capacity.
+    pub(crate) fn capped(&self) -> Vec<String> {
+        let known = self.known();
+        let capped = known.topics.iter().filter(|(_, it)| it.policy.capacity > 0);
+        capped.map(|(topic, _)| topic.clone()).collect()
     }
 
     pub(crate) fn bans_key(&self, key: &Key) -> bool {
@@ -186,10 +313,20 @@ impl Rules {
     }
 
     fn learn(&self, topics: Vec<Topic>, bans: Vec<Banned>) {
-        let disabled = topics.into_iter().filter(|topic| !topic.is_enabled);
+        let before = self.known();
+        let topics = topics.into_iter().map(|topic| {
+            let same = before.topics.get(&topic.topic).filter(|ruled| {
+                ruled.policy == topic.policy && ruled.is_enabled == topic.is_enabled
+            });
+            // What it has used up is not forgotten at every look.
+            let ruled = same.cloned();
+            let ruled =
+                ruled.unwrap_or_else(|| Arc::new(Ruled::new(topic.is_enabled, topic.policy)));
+            (topic.topic, ruled)
+        });
         let (keys, addresses): (Vec<_>, Vec<_>) = bans.into_iter().partition(|it| it.is_key);
         let known = Known {
-            disabled: disabled.map(|topic| topic.topic).collect(),
+            topics: topics.collect(),
             keys: keys
                 .iter()
                 .filter_map(|it| Key::parse(&it.subject))

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use sqlx::PgPool;
-use tasuki::seqlog::{Follower, Log};
+use tasuki::Clock;
+use tasuki::seqlog::{Consumers, Follower, Log};
 use tasuki::upkeep::{self, Expiring, Partitioned, Upkeep};
 use tasuki::worker::{Wake, Worker};
 use tasuki_service::Service;
@@ -17,6 +18,7 @@ use crate::config::Community;
 use crate::follow::Follow;
 use crate::lapse::Lapse;
 use crate::node::Keys;
+use crate::pressure::{Look, Pressure};
 use crate::relay::live::Live;
 use crate::rules::{Read, Rules};
 use crate::search::Index;
@@ -32,6 +34,8 @@ pub(crate) struct Staff<'a> {
     pub(crate) log: &'a Log,
     pub(crate) live: &'a Live,
     pub(crate) rules: &'a Rules,
+    pub(crate) pressure: &'a Pressure,
+    pub(crate) clock: &'a Clock,
     /// Those with which the node speaks, if it has any.
     pub(crate) keys: Option<&'a Keys>,
 }
@@ -58,6 +62,14 @@ impl Staff<'_> {
             pool: pool.clone(),
             rules: self.rules.clone(),
         };
+        let look = Look {
+            pool: pool.clone(),
+            consumers: Consumers::new(&self.tables.schema),
+            log: self.log.name().to_owned(),
+            rules: self.rules.clone(),
+            pressure: self.pressure.clone(),
+            clock: self.clock.clone(),
+        };
         let (listener, ringer) = (self.log.listener(&pool), self.log.ringer(&pool));
         // Whoever serves clients tells them what others took in, and rings for what they publish.
         Ok(service
@@ -68,6 +80,7 @@ impl Staff<'_> {
             .everywhere(move |supervisor| {
                 supervisor.start(listener);
                 supervisor.start(ringer);
+                supervisor.start(look);
             })
             .worker(self.log.sequencer("community.sequencer", &pool))
             .worker(self.log.gauges(&format!("{NAME}.log"), &pool))
@@ -83,7 +96,9 @@ impl Staff<'_> {
             pool: pool.clone(),
             kinds: self.own.index.kinds.clone(),
         };
-        Follower::new(self.log, "index-v1", &pool, index).named("community.index")
+        Follower::new(self.log, "index-v1", &pool, index)
+            .named("community.index")
+            .batch_of(&self.pressure.batch())
     }
 
     /// Events are hidden, and the log told of it, a week before their partition is dropped: so long may

@@ -56,6 +56,10 @@ struct Wire {
 impl Parsed {
     /// Reads an event.
     pub(crate) fn read(json: &str) -> Result<Self, Fault> {
+        // To serde, a list of the fields in their order would be as good.
+        if !json.trim_start().starts_with('{') {
+            return Err(Fault::new("not an event: it is no object"));
+        }
         let wire: Wire = serde_json::from_str(json).map_err(|error| malformed(&error))?;
         let no = |field: &str, digits: usize| {
             Fault::new(format!(
@@ -99,7 +103,7 @@ impl Parsed {
     /// long as a round trip on a local network.
     pub(crate) fn verify(&self) -> Result<Arc<Event>, Fault> {
         let event = &self.0;
-        if event.hash() != event.id {
+        if event.hash() != event.id && event.hash_verbatim() != Some(event.id) {
             return Err(Fault::new("id is not the hash of the event"));
         }
         if !sign::is_signed(&event.id, &event.author, &event.sig) {
@@ -136,6 +140,20 @@ impl Event {
 
     /// The hash of what is signed.
     fn hash(&self) -> Id {
+        id_of(&self.serialized())
+    }
+
+    /// The same to the letter of NIP-01, which escapes seven characters and leaves others as they are.
+    /// Most write JSON, which has no other control character as it is; both are events. Nothing where
+    /// there is no difference.
+    fn hash_verbatim(&self) -> Option<Id> {
+        let signed = String::from_utf8(self.serialized()).ok()?;
+        let verbatim = verbatim(&signed);
+        (verbatim != signed).then(|| id_of(verbatim.as_bytes()))
+    }
+
+    /// What is signed, as JSON.
+    fn serialized(&self) -> Vec<u8> {
         let author = self.author.to_string();
         let signed = (
             0,
@@ -146,10 +164,7 @@ impl Event {
             &self.content,
         );
         // Numbers, texts and lists of them can always be written.
-        let signed = serde_json::to_vec(&signed).unwrap_or_default();
-        let mut id = [0; 32];
-        id.copy_from_slice(digest(&SHA256, &signed).as_ref());
-        Id(id)
+        serde_json::to_vec(&signed).unwrap_or_default()
     }
 
     /// As it is given out.
@@ -165,6 +180,36 @@ impl Event {
         };
         serde_json::to_string(&wire).unwrap_or_default()
     }
+}
+
+fn id_of(signed: &[u8]) -> Id {
+    let mut id = [0; 32];
+    id.copy_from_slice(digest(&SHA256, signed).as_ref());
+    Id(id)
+}
+
+/// JSON with each `\u00..` as the character that it stands for.
+fn verbatim(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    let mut rest = json;
+    while let Some((before, escaped)) = rest.split_once('\\') {
+        text.push_str(before);
+        let digits = escaped.strip_prefix('u').and_then(|it| it.get(..4));
+        let code = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        if let Some(character) = code.and_then(char::from_u32) {
+            text.push(character);
+            rest = escaped.get(5..).unwrap_or_default();
+        } else {
+            // One of the seven: the character behind it belongs to it, and may be another backslash.
+            text.push('\\');
+            let length = escaped.chars().next().map_or(0, char::len_utf8);
+            let (kept, behind) = escaped.split_at(length);
+            text.push_str(kept);
+            rest = behind;
+        }
+    }
+    text.push_str(rest);
+    text
 }
 
 /// What serde says, without the place: its column means nothing to somebody who sent a message around
@@ -254,6 +299,17 @@ mod tests {
                 .to_string()
                 .contains("duplicate")
         );
+        let event = made();
+        let listed = json!([
+            event.id.to_string(),
+            event.author.to_string(),
+            event.created_at,
+            event.kind,
+            event.tags,
+            event.content,
+            encode(&event.sig),
+        ]);
+        assert!(Parsed::read(&listed.to_string()).is_err());
         for other in ["", "[]", "7", "null", "{", "{\"id\":\"\\u0000\"}"] {
             assert!(Parsed::read(other).is_err(), "{other}");
         }
@@ -282,6 +338,31 @@ mod tests {
         stolen.author = Key([0xff; 32]);
         stolen.id = stolen.hash();
         assert!(Parsed::read(&stolen.json()).unwrap().verify().is_err());
+    }
+
+    #[test]
+    fn control_characters_are_signed_escaped_or_to_the_letter_of_nip_01() {
+        let signer = Signer::random();
+        let content = "\u{1} \\u0001 \u{1f}\u{b}\n\t\"\\";
+        let mut event = signer.event(1, 1, vec![], content.to_owned());
+        let escaped = event.id;
+        assert_eq!(read_again(&event).unwrap(), event);
+        event.id = event.hash_verbatim().unwrap();
+        event.sig = signer.sign(&event.id);
+        assert_ne!(event.id, escaped);
+        assert_eq!(read_again(&event).unwrap(), event);
+        event.content.push('x');
+        assert!(read_again(&event).is_err());
+        assert_eq!(made_of("plain \\u0001 \n").hash_verbatim(), None);
+    }
+
+    fn made_of(content: &str) -> Event {
+        Signer::random().event(1, 1, vec![], content.to_owned())
+    }
+
+    fn read_again(event: &Event) -> Result<Event, Fault> {
+        let verified = Parsed::read(&event.json())?.verify()?;
+        Ok((*verified).clone())
     }
 
     #[test]

@@ -52,6 +52,7 @@ pub(crate) struct Filter {
     pub(crate) until: Option<i64>,
     /// How many that are stored; it says nothing of those to come.
     pub(crate) limit: u32,
+    /// Words to search for; nothing if there are none.
     pub(crate) search: Option<String>,
 }
 
@@ -94,14 +95,18 @@ impl Filter {
             }
             "search" => {
                 let text = value.as_str().ok_or_else(|| bad("a text"))?;
-                self.search = Some(text.to_owned());
+                let words = searched(text);
+                self.search = (!words.is_empty()).then_some(words);
             }
             _ => {
                 let Some(name) = name.strip_prefix('#').and_then(letter) else {
                     return Err(Fault::new("unsupported: filter contains unknown elements"));
                 };
+                // Of these two NIP-01 knows what they may be.
+                let is_hash = matches!(name, 'e' | 'p');
                 let values = list(&format!("#{name}"), value, limits, |it| {
-                    it.as_str().map(str::to_owned)
+                    let value = it.as_str()?;
+                    (!is_hash || Id::parse(value).is_some()).then(|| value.to_owned())
                 })?;
                 self.tags.push(TagFilter::new(name, values));
             }
@@ -146,6 +151,20 @@ impl Filter {
     }
 }
 
+/// What is searched for, without `key:value`: these are extensions of NIP-50, none of which is known here.
+pub(crate) fn searched(text: &str) -> String {
+    let words = text.split_whitespace().filter(|word| !is_extension(word));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn is_extension(word: &str) -> bool {
+    let mut parts = word.splitn(2, ':');
+    let (key, value) = (parts.next().unwrap_or_default(), parts.next());
+    value.is_some_and(|value| !value.is_empty() && !value.starts_with('/'))
+        && !key.is_empty()
+        && key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
+}
+
 /// A list of values that are each as they should be, each once.
 fn list<T: PartialEq>(
     name: &str,
@@ -187,14 +206,14 @@ mod tests {
 
     #[test]
     fn everything_that_is_there_applies_and_one_value_of_a_list_is_enough() {
-        let tags = [["t", "a"], ["t", "b"], ["e", "x"]];
+        let other = "ab".repeat(32);
+        let tags = [["t", "a"], ["t", "b"], ["e", &*other]];
         let tags = tags
             .iter()
             .map(|tag| tag.map(str::to_owned).to_vec())
             .collect();
         let event = Signer::random().event(100, 7, tags, String::new());
         let (id, author) = (event.id.to_string(), event.author.to_string());
-        let other = "ab".repeat(32);
         for (wanted, json) in [
             (true, json!({})),
             (true, json!({"ids": [id, other]})),
@@ -205,8 +224,10 @@ mod tests {
             (true, json!({"since": 100, "until": 100})),
             (false, json!({"since": 101})),
             (false, json!({"until": 99})),
-            (true, json!({"#t": ["z", "b"], "#e": ["x"]})),
-            (false, json!({"#t": ["a"], "#e": ["y"]})),
+            (true, json!({"#t": ["z", "b"], "#e": [other]})),
+            (false, json!({"#t": ["a"], "#e": ["cd".repeat(32)]})),
+            (true, json!({"search": "language:ja include:spam"})),
+            (false, json!({"search": "word language:ja"})),
             (false, json!({"#T": ["a"]})),
             (false, json!({"#t": []})),
             (true, json!({"limit": 0})),
@@ -245,6 +266,8 @@ mod tests {
             (json!({"limit": 1.5}), "limit is not"),
             (json!({"search": 1}), "search is not a text"),
             (json!({"#t": [1]}), "#t has a value"),
+            (json!({"#e": ["x"]}), "#e has a value"),
+            (json!({"#p": ["AB".repeat(32)]}), "#p has a value"),
             (json!({"#tt": ["a"]}), "unsupported"),
             (json!({"colour": 1}), "unsupported"),
         ] {

@@ -10,6 +10,8 @@ use super::{Fault, Filter, Id, Parsed};
 
 /// The longest name of a subscription.
 pub(crate) const NAME_LIMIT: usize = 64;
+/// How much is repeated of one that is longer.
+const REPEATED: usize = 4 * NAME_LIMIT;
 
 /// What a client says.
 #[derive(Debug)]
@@ -150,8 +152,8 @@ fn wanted<'a>(
     let closed = |words: String| Answer::Closed(name.clone(), words);
     if name.is_empty() || name.chars().count() > NAME_LIMIT {
         let words = format!("the name of a subscription has 1 to {NAME_LIMIT} characters");
-        // A name that is too long is not repeated whole.
-        let name = name.chars().take(NAME_LIMIT).collect();
+        // Repeated, so that it is known what was refused; but not at any length.
+        let name = name.chars().take(REPEATED).collect();
         return Err(Answer::Closed(name, Refusal::invalid(words).to_string()));
     }
     let mut filters = Vec::new();
@@ -262,7 +264,10 @@ mod tests {
         ] {
             assert_eq!(refused(text), answer, "{text}");
         }
-        let long = format!(r#"["REQ","{}",{{}}]"#, "é".repeat(65));
-        assert!(refused(&long).starts_with(&format!(r#"["CLOSED","{}","#, "é".repeat(64))));
+        for (length, repeated) in [(65, 65), (256, 256), (1_000, 256)] {
+            let long = format!(r#"["REQ","{}",{{}}]"#, "é".repeat(length));
+            let answer = format!(r#"["CLOSED","{}","invalid: "#, "é".repeat(repeated));
+            assert!(refused(&long).starts_with(&answer), "{length}");
+        }
     }
 }

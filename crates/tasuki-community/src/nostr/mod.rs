@@ -10,7 +10,7 @@ mod sign;
 mod tags;
 
 pub(crate) use event::{Event, Fault, Parsed};
-pub(crate) use filter::{Filter, Limits as FilterLimits, TagFilter};
+pub(crate) use filter::{Filter, Limits as FilterLimits, TagFilter, searched};
 pub(crate) use hex::{Id, Key};
 pub(crate) use kind::{AUTH, Class, DELETION, class};
 pub(crate) use message::{Answer, Asked, NAME_LIMIT, Prefix, Refusal, asked};

@@ -50,9 +50,9 @@ impl Coordinate {
         let digits = kind.bytes().all(|digit| digit.is_ascii_digit());
         let kind: u16 = kind.parse().ok().filter(|_| digits)?;
         let author = Key::parse(parts.next()?)?;
-        let d = parts.next().unwrap_or_default();
         let d = match class(kind) {
-            Class::Addressable => d,
+            // It may be empty, but not missing.
+            Class::Addressable => parts.next()?,
             // It has none, whatever is written there.
             Class::Replaceable => "",
             Class::Regular | Class::Ephemeral => return None,
@@ -73,6 +73,8 @@ impl fmt::Display for Coordinate {
 pub(crate) struct Deletion {
     pub(crate) ids: Vec<Id>,
     pub(crate) coordinates: Vec<Coordinate>,
+    /// Whether it names versions of other authors, too: they are passed over.
+    pub(crate) names_others: bool,
 }
 
 impl Event {
@@ -93,6 +95,14 @@ impl Event {
             }
         }
         topics
+    }
+
+    /// The same, each beside the ways in which it may be written where it is looked for.
+    pub(crate) fn writings_of_topics(&self) -> Vec<(String, String)> {
+        let values = self.values("t").map(|value| (value.to_lowercase(), value));
+        values
+            .flat_map(|(topic, value)| [(topic.clone(), value.to_owned()), (topic.clone(), topic)])
+            .collect()
     }
 
     /// What can be looked for: tags with a name of one letter, by their first value; in order.
@@ -154,8 +164,9 @@ impl Event {
         asked.ids.sort_unstable();
         asked.ids.dedup();
         let coordinates = self.values("a").filter_map(Coordinate::parse);
-        let own = coordinates.filter(|it| it.author == self.author);
-        asked.coordinates.extend(own);
+        let (own, others): (Vec<_>, Vec<_>) = coordinates.partition(|it| it.author == self.author);
+        asked.coordinates = own;
+        asked.names_others = !others.is_empty();
         asked.coordinates.sort_unstable();
         asked.coordinates.dedup();
         Some(asked)
@@ -194,6 +205,10 @@ mod tests {
             ],
         );
         assert_eq!(event.topics(), ["rust", "a"]);
+        let writings = event.writings_of_topics();
+        let written =
+            |topic: &str, as_it: &str| writings.contains(&(topic.to_owned(), as_it.to_owned()));
+        assert!(written("rust", "Rust") && written("rust", "rust") && written("a", "a"));
     }
 
     #[test]
@@ -236,6 +251,7 @@ mod tests {
         assert_eq!((whole.kind, whole.d.as_str()), (30_023, "a:b"));
         assert_eq!(whole.to_string(), format!("30023:{key}:a:b"));
         assert_eq!(read(format!("0:{key}:")).unwrap().d, "");
+        assert_eq!(read(format!("30023:{key}:")).unwrap().d, "");
         assert_eq!(read(format!("10002:{key}")).unwrap().d, "");
         for bad in [
             format!("1:{key}:"),
@@ -243,6 +259,7 @@ mod tests {
             format!("+30023:{key}:a"),
             format!("99999:{key}:a"),
             format!("30023:{}:a", key.to_uppercase()),
+            format!("30023:{key}"),
             "30023".to_owned(),
             String::new(),
         ] {
@@ -272,6 +289,7 @@ mod tests {
             .unwrap();
         assert_eq!(deletion.ids, [Id::parse(&id).unwrap()]);
         assert_eq!(deletion.coordinates, [Coordinate::parse(&own).unwrap()]);
+        assert!(deletion.names_others);
         assert_eq!(event(1, &[]).deletion(), None);
     }
 

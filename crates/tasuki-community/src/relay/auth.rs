@@ -14,16 +14,15 @@ use crate::nostr::{AUTH, Event, Fault, Key};
 pub(crate) struct Proof {
     pub(crate) challenge: String,
     keys: HashSet<Key>,
-    /// What clients call this relay: host and, unless it is the usual one, port. Without it a proof could
-    /// be meant for anybody.
-    host: Option<String>,
+    /// What clients call this relay ([`address_of`]). Without it a proof could be meant for anybody.
+    address: Option<String>,
     settings: Auth,
     connected_at: OffsetDateTime,
 }
 
 impl Proof {
     pub(crate) fn new(
-        host: Option<String>,
+        address: Option<String>,
         challenge: String,
         settings: Auth,
         now: OffsetDateTime,
@@ -31,7 +30,7 @@ impl Proof {
         Self {
             challenge,
             keys: HashSet::new(),
-            host,
+            address,
             settings,
             connected_at: now,
         }
@@ -39,6 +38,11 @@ impl Proof {
 
     pub(crate) fn has(&self, key: &Key) -> bool {
         self.keys.contains(key)
+    }
+
+    /// Whether any key has been proven.
+    pub(crate) fn is_given(&self) -> bool {
+        !self.keys.is_empty()
     }
 
     /// Whether it must prove a key before anything else is done.
@@ -89,11 +93,11 @@ impl Proof {
         if value("challenge") != self.challenge {
             return Err(Fault::new("challenge is not the one of this connection"));
         }
-        let Some(host) = &self.host else {
+        let Some(address) = &self.address else {
             return Err(Fault::new("this relay has no address to prove a key for"));
         };
-        if host_of(value("relay")).as_ref() != Some(host) {
-            return Err(Fault::new(format!("relay is not {host}")));
+        if address_of(value("relay")).as_ref() != Some(address) {
+            return Err(Fault::new(format!("relay is not {address}")));
         }
         let apart = now.unix_timestamp().abs_diff(event.created_at);
         if apart > self.settings.clock.as_secs() {
@@ -104,19 +108,20 @@ impl Proof {
     }
 }
 
-/// Host and port of an address, in lower case, without what is usual: so `wss://a.example/` and
-/// `wss://A.example:443` are one.
-pub(crate) fn host_of(url: &str) -> Option<String> {
+/// Host, port and path of an address, without what is usual: so `wss://a.example/` and
+/// `wss://A.example:443` are one. On another path is another relay.
+pub(crate) fn address_of(url: &str) -> Option<String> {
     let url: Uri = url.trim().parse().ok()?;
-    let usual = match url.scheme_str()? {
+    let usual = match &*url.scheme_str()?.to_ascii_lowercase() {
         "wss" | "https" => 443,
         "ws" | "http" => 80,
         _ => return None,
     };
     let host = url.host()?.trim_end_matches('.').to_lowercase();
+    let path = url.path().trim_end_matches('/');
     Some(match url.port_u16().filter(|port| *port != usual) {
-        Some(port) => format!("{host}:{port}"),
-        None => host,
+        Some(port) => format!("{host}:{port}{path}"),
+        None => format!("{host}{path}"),
     })
 }
 
@@ -174,6 +179,11 @@ mod tests {
                 "relay",
             ),
             (event(AUTH, "relay.example", "abc", 1_000), "relay"),
+            (
+                event(AUTH, "wss://relay.example/inbox", "abc", 1_000),
+                "relay",
+            ),
+            (event(AUTH, "", "abc", 1_000), "relay"),
             (event(AUTH, "wss://relay.example", "abc", 399), "created_at"),
             (
                 event(AUTH, "wss://relay.example", "abc", 1_601),
@@ -186,7 +196,7 @@ mod tests {
         for right in [
             event(AUTH, "wss://relay.example", "abc", 400),
             event(AUTH, "wss://Relay.Example:443/", "abc", 1_600),
-            event(AUTH, "ws://relay.example/path", "abc", 1_000),
+            event(AUTH, "ws://relay.example?from=here", "abc", 1_000),
         ] {
             let mut proof = proof();
             proof.take(&right, at(1_000)).unwrap();

@@ -21,7 +21,6 @@ impl Info {
             "name": relay.name,
             "description": relay.description,
             "supported_nips": NIPS,
-            "software": env!("CARGO_PKG_NAME"),
             "version": env!("CARGO_PKG_VERSION"),
             "limitation": {
                 "max_message_length": limits.message.bytes(),
@@ -46,7 +45,7 @@ impl Info {
                 "topic_required": own.topics.mode == TopicMode::Required,
             },
             "retention": [
-                {"kinds": [0, 3, [10_000, 19_999], [30_000, 39_999]]},
+                {"kinds": [0, 3, [10_000, 19_999], [30_000, 39_999]], "time": null},
                 {"kinds": [DELETION], "time": seconds(own.retention.deletions_days)},
                 {"kinds": [[20_000, 29_999]], "time": 0},
                 {"time": seconds(own.retention.events_days)},

@@ -39,6 +39,11 @@ impl Bucket {
         has
     }
 
+    /// Puts one back that was taken for nothing.
+    pub(crate) fn give(&mut self) {
+        self.tokens = (self.tokens + 1.0).min(self.per_minute);
+    }
+
     /// Whether there is one.
     fn has(&mut self) -> bool {
         if self.per_minute == 0.0 {
@@ -112,6 +117,11 @@ mod tests {
         tokio::time::advance(Duration::from_secs(600)).await;
         assert!((0..60).all(|_| bucket.take()));
         assert!(!bucket.take(), "it is never fuller than full");
+        bucket.give();
+        assert!(bucket.take() && !bucket.take());
+        let mut full = Bucket::new(1);
+        full.give();
+        assert!(full.take() && !full.take());
     }
 
     #[test]

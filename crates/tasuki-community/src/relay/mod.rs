@@ -2,6 +2,7 @@
 
 mod auth;
 mod connection;
+mod gate;
 mod info;
 mod limits;
 pub(crate) mod live;
@@ -12,7 +13,8 @@ mod routes;
 mod stored;
 mod subscriptions;
 
-pub(crate) use auth::host_of;
-pub(crate) use limits::Buckets;
+pub(crate) use auth::address_of;
+pub(crate) use gate::Gate;
+pub(crate) use limits::{Bucket, Buckets};
 pub(crate) use policy::Policy;
 pub(crate) use routes::{App, routes};

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use tasuki::batch::{Batcher, Error};
+use tokio::sync::oneshot::{self, Receiver, Sender};
 
 use super::live::{Live, Told};
-use super::{Buckets, Policy};
+use super::{Buckets, Gate, Policy};
 use crate::domain::{Verdict, is_stored};
 use crate::ingest::{Arrival, Ingest};
 use crate::nostr::{Answer, Event, Fault, Id, Key, Parsed, Prefix, Refusal};
@@ -13,6 +14,34 @@ use crate::verify::Verify;
 
 /// Events by `outcome`: stored, duplicate, refused, failed.
 const EVENTS: &str = "tasuki_community_events_total";
+
+/// The order in which a client has sent its events: signatures are checked side by side, and a version that
+/// overtook an earlier one would make it an old one.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    before: Option<Receiver<()>>,
+    after: Option<Sender<()>>,
+}
+
+impl Turn {
+    /// The one after the event that went into `last`.
+    pub(crate) fn behind(last: &mut Option<Receiver<()>>) -> Self {
+        let (after, next) = oneshot::channel();
+        Self {
+            before: last.replace(next),
+            after: Some(after),
+        }
+    }
+
+    /// Waits for those before, once. The next one goes on as soon as this one waits again.
+    async fn come(&mut self) {
+        if let Some(before) = self.before.take() {
+            // Whoever was before has come, or never will.
+            before.await.unwrap_or_default();
+        }
+        self.after = None;
+    }
+}
 
 /// Takes events of clients.
 #[derive(Clone)]
@@ -23,13 +52,28 @@ pub(crate) struct Publisher {
     pub(crate) policy: Arc<Policy>,
     /// Events of each key.
     pub(crate) keys: Buckets<Key>,
+    pub(crate) gate: Gate,
 }
 
 impl Publisher {
     /// Does all that there is to do, and says what came of it.
     pub(crate) async fn publish(self, parsed: Parsed, topics: Vec<String>, now: i64) -> Answer {
+        self.publish_in(Turn::default(), parsed, topics, now).await
+    }
+
+    /// The same, after whoever has the turn before.
+    pub(crate) async fn publish_in(
+        self,
+        mut turn: Turn,
+        parsed: Parsed,
+        topics: Vec<String>,
+        now: i64,
+    ) -> Answer {
         let id = parsed.id();
-        match self.verified(parsed, topics, now).await {
+        let done = self.verified(&mut turn, parsed, topics, now).await;
+        // One that is refused must not let others past those before it.
+        turn.come().await;
+        match done {
             Ok(verdict) => answer(id, verdict),
             Err(refusal) => {
                 let outcome = match refusal.prefix {
@@ -44,10 +88,12 @@ impl Publisher {
 
     async fn verified(
         &self,
+        turn: &mut Turn,
         parsed: Parsed,
         topics: Vec<String>,
         now: i64,
     ) -> Result<Verdict, Refusal> {
+        self.gate.admits(parsed.claims(), &topics, now)?;
         let event = self
             .verifier
             .submit(parsed)
@@ -60,7 +106,14 @@ impl Publisher {
             let words = "too many events of this key";
             return Err(Refusal::new(Prefix::RateLimited, words));
         }
-        let verdict = self.taken_in(event, topics, now).await?;
+        let pass = self.gate.pass(&event, &topics).await?;
+        // From here to its place in the queue nothing is waited for.
+        turn.come().await;
+        let verdict = self.taken_in(event, topics, now).await;
+        if !matches!(verdict, Ok(Verdict::Stored | Verdict::Overtaken)) {
+            pass.give_back();
+        }
+        let verdict = verdict?;
         if !matches!(verdict, Verdict::Duplicate | Verdict::Outdated) {
             self.keys.take(author);
         }
@@ -98,11 +151,16 @@ fn answer(id: Id, verdict: Verdict) -> Answer {
     let (outcome, taken, words) = match verdict {
         Verdict::Stored | Verdict::Overtaken => ("stored", true, ""),
         Verdict::Duplicate => ("duplicate", true, "duplicate: already have this event"),
-        Verdict::Outdated => ("duplicate", true, "duplicate: have a newer version"),
+        Verdict::Outdated => ("duplicate", false, "duplicate: have a newer version"),
         Verdict::Deleted => (
             "refused",
             false,
             "blocked: its author has deleted this event",
+        ),
+        Verdict::OfOthers => (
+            "refused",
+            false,
+            "blocked: what it deletes is not its author's",
         ),
         Verdict::Expired => ("refused", false, "invalid: expired"),
         Verdict::Future => (

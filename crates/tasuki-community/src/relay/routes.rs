@@ -9,7 +9,7 @@ use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::response::{IntoResponse, Response};
 use http::header::{
     ACCEPT, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
-    ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_TYPE,
+    ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_TYPE, HeaderName,
 };
 use http::{HeaderMap, StatusCode};
 use sqlx::PgPool;
@@ -20,7 +20,7 @@ use tasuki_service::shutdown::Phases;
 use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::auth::host_of;
+use super::auth::address_of;
 use super::connection::{Client, Surroundings};
 use super::info::Info;
 use super::limits::{Buckets, household};
@@ -31,6 +31,12 @@ use crate::config::{Auth, Community};
 
 /// The media type of the document (NIP-11).
 const NOSTR_JSON: &str = "application/nostr+json";
+/// Pages of whomever may read it, and answers are to say so each time (NIP-11).
+const ANYBODY: [(HeaderName, &str); 3] = [
+    (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
+    (ACCESS_CONTROL_ALLOW_HEADERS, "*"),
+    (ACCESS_CONTROL_ALLOW_METHODS, "GET, OPTIONS"),
+];
 
 /// What clients need.
 #[derive(Clone)]
@@ -41,8 +47,8 @@ pub(crate) struct App {
     pub(crate) policy: Arc<Policy>,
     pub(crate) publisher: Publisher,
     pub(crate) auth: Auth,
-    /// Host and port of the configured address.
-    host: Option<String>,
+    /// What clients call it.
+    address: Option<String>,
     pub(crate) settings: Arc<Community>,
     room: Arc<Semaphore>,
     addresses: Buckets<std::net::IpAddr>,
@@ -65,7 +71,7 @@ impl App {
             policy: Arc::clone(&publisher.policy),
             publisher,
             auth: own.auth,
-            host: host_of(&own.relay.url),
+            address: address_of(&own.relay.url),
             settings: Arc::new(own.clone()),
             room: Arc::new(Semaphore::new(own.relay.connections)),
             addresses: Buckets::new(own.limits.connections_per_minute),
@@ -107,11 +113,17 @@ async fn door(
     upgrade
         .max_message_size(most)
         .max_frame_size(most)
+        // Clients are many, and most of them silent: what each keeps ready to read into is small.
+        .read_buffer_size(8 * 1024)
         // Answers that are made together leave together; each flush writes all there is.
         .write_buffer_size(16 * 1024)
         .on_upgrade(move |socket| async move {
-            let host = app.host.clone();
-            let around = Surroundings { peer, host, phases };
+            let address = app.address.clone();
+            let around = Surroundings {
+                peer,
+                address,
+                phases,
+            };
             Client::new(app, socket, around).run().await;
             drop(place);
         })
@@ -123,22 +135,13 @@ fn document(app: &App, headers: &HeaderMap) -> Response {
     let mut asked = asked.filter_map(|value| value.to_str().ok());
     if asked.any(|value| value.contains(NOSTR_JSON)) {
         let body = serde_json::to_string(&app.info).unwrap_or_default();
-        let headers = [
-            (CONTENT_TYPE, NOSTR_JSON),
-            (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
-        ];
-        return (headers, body).into_response();
+        return (ANYBODY, [(CONTENT_TYPE, NOSTR_JSON)], body).into_response();
     }
     let words = "This is a Nostr relay: connect with a Nostr client, by WebSocket.\n";
-    ([(ACCESS_CONTROL_ALLOW_ORIGIN, "*")], words).into_response()
+    (ANYBODY, words).into_response()
 }
 
 /// Pages of others may ask for the document (NIP-11).
 async fn may_ask() -> Response {
-    let headers = [
-        (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
-        (ACCESS_CONTROL_ALLOW_HEADERS, "*"),
-        (ACCESS_CONTROL_ALLOW_METHODS, "GET, OPTIONS"),
-    ];
-    (StatusCode::NO_CONTENT, headers).into_response()
+    (StatusCode::NO_CONTENT, ANYBODY).into_response()
 }

@@ -2,6 +2,7 @@
 
 use super::Terms;
 use super::document::topic_term;
+use crate::nostr::searched;
 
 /// A question to the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,12 +17,7 @@ impl Query {
     /// Reads what somebody has written; nothing if there is nothing to search for. `key:value`, which
     /// NIP-50 keeps for what a relay may not know, is left out.
     pub(crate) fn of(text: &str, topic: Option<&str>) -> Option<Self> {
-        let plain: Vec<_> = text
-            .split_whitespace()
-            .filter(|word| !is_extension(word))
-            .collect();
-        let plain = plain.join(" ");
-        let terms = Terms::of(&plain);
+        let terms = Terms::of(&searched(text));
         if terms.is_empty() {
             return None;
         }
@@ -33,14 +29,6 @@ impl Query {
         let words = terms.words.join(" ");
         Some(Self { words, rest })
     }
-}
-
-fn is_extension(word: &str) -> bool {
-    let mut parts = word.splitn(2, ':');
-    let (key, value) = (parts.next().unwrap_or_default(), parts.next());
-    value.is_some_and(|value| !value.is_empty() && !value.starts_with('/'))
-        && !key.is_empty()
-        && key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
 }
 
 #[cfg(test)]

@@ -6,14 +6,15 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::support::{Client, World, event, note, now};
 
-/// Messages that mean nothing, one a line.
-const NONSENSE: &str = r##"x
+/// What can't be said to be about anything: `NOTICE`. One a line.
+const NOTICES: &str = r##"x
 {
 [
 ]
 null
 true
 7
+-0
 "EVENT"
 {}
 []
@@ -23,56 +24,146 @@ true
 [1]
 [""]
 ["event"]
-["EVENT"]
+["EVENT ",{}]
+["REQ","a",{}
+["REQ","a",{}]]
+["REQ","a",{}]["REQ","b",{}]
+["REQ","a",{},]
+["REQ",'a',{}]
+["REQ"]
+["REQ",7]
+["REQ",null,{}]
+["REQ",{},{}]
+["REQ",["a"],{}]
+["REQ","\ud800",{}]
+["COUNT"]
+["COUNT",7,{}]
+["CLOSE"]
+["CLOSE",7]
+["CLOSE",null]
+["OK","a",true,""]
+["EOSE","a"]
+["NOTICE","x"]
+["NEG-OPEN","a",{},""]"##;
+
+/// Events that are none, and proofs: `OK` with `false`.
+const REFUSED: &str = r##"["EVENT"]
 ["EVENT",null]
 ["EVENT",7]
 ["EVENT",[]]
 ["EVENT",{}]
 ["EVENT","x"]
+["EVENT",true]
 ["EVENT",{"id":7}]
+["EVENT",{"id":null}]
 ["EVENT",{"id":"🏃"}]
-["REQ"]
-["REQ",7]
-["REQ",null,{}]
-["REQ","",{}]
-["REQ","a"]
-["REQ","a",null]
-["REQ","a",[]]
-["REQ","a",{"ids":7}]
-["REQ","a",{"ids":["x"]}]
-["REQ","a",{"kinds":["1"]}]
-["REQ","a",{"limit":-1}]
-["REQ","a",{"since":1e99}]
-["REQ","a",{"#e":{}}]
-["REQ","a",{"#":[]}]
-["REQ","a",{"\u0000":[]}]
-["COUNT"]
-["COUNT","a"]
-["COUNT","a",7]
+["EVENT",{"id":"","pubkey":"","created_at":0,"kind":0,"tags":[],"content":"","sig":""}]
+["EVENT",["","",0,0,[],"",""]]
+["EVENT",{"content":"\ud800"}]
+["EVENT",{"id":1,"id":2}]
+["EVENT",[{}]]
 ["AUTH"]
 ["AUTH","x"]
 ["AUTH",{}]
-["CLOSE"]
-["CLOSE",7]
-["OK","a",true,""]
-["NOTICE","x"]"##;
+["AUTH",7]"##;
 
-/// More than fifty of them.
-fn nonsense() -> Vec<String> {
-    let (deep, long, id) = ("[".repeat(10_000), "x".repeat(1_000), "ab".repeat(32));
-    let many = vec!["\"x\""; 5_000].join(",");
-    let mut all: Vec<_> = NONSENSE.lines().map(str::to_owned).collect();
+/// Subscriptions and counts that can't be: `CLOSED`.
+const CLOSED: &str = r###"["REQ","",{}]
+["REQ","a"]
+["REQ","a",null]
+["REQ","a",[]]
+["REQ","a",7]
+["REQ","a","{}"]
+["REQ","a",{},null]
+["REQ","a",{"ids":7}]
+["REQ","a",{"ids":null}]
+["REQ","a",{"ids":{}}]
+["REQ","a",{"ids":["x"]}]
+["REQ","a",{"ids":[null]}]
+["REQ","a",{"authors":["npub1xyz"]}]
+["REQ","a",{"kinds":["1"]}]
+["REQ","a",{"kinds":[1e99]}]
+["REQ","a",{"kinds":[99999999999999999999]}]
+["REQ","a",{"limit":-1}]
+["REQ","a",{"limit":"1"}]
+["REQ","a",{"limit":null}]
+["REQ","a",{"since":1e99}]
+["REQ","a",{"since":null}]
+["REQ","a",{"until":-9223372036854775809}]
+["REQ","a",{"search":null}]
+["REQ","a",{"#e":{}}]
+["REQ","a",{"#e":[""]}]
+["REQ","a",{"#t":[["a"]]}]
+["REQ","a",{"#":[]}]
+["REQ","a",{"##":[]}]
+["REQ","a",{"\u0000":[]}]
+["REQ","a",{"":[]}]
+["REQ","a",{"IDS":[]}]
+["REQ","a",{"$where":"1"}]
+["COUNT","a"]
+["COUNT","a",7]
+["COUNT","a",{"kinds":[{}]}]
+["COUNT","",{}]"###;
+
+/// More than ninety, each with the way in which it is answered.
+fn nonsense() -> Vec<(&'static str, String)> {
+    let lists = [("NOTICE", NOTICES), ("OK", REFUSED), ("CLOSED", CLOSED)];
+    let lines = lists.into_iter().flat_map(|(verb, list)| {
+        let lines = list.lines();
+        lines.map(move |line| (verb, line.to_owned()))
+    });
+    let mut all: Vec<_> = lines.collect();
+    let (long, id) = ("x".repeat(1_000), "ab".repeat(32));
+    let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+    let many = |what: &str, count: usize| vec![what; count].join(",");
     all.extend([
-        String::new(),
-        " ".to_owned(),
-        "\u{feff}[\"CLOSE\",\"a\"]".to_owned(),
-        format!("[\"EVENT\",{deep}]"),
-        format!("[\"REQ\",\"{long}\",{{}}]"),
-        format!("[\"EVENT\",{{\"id\":\"{id}\",\"created_at\":18446744073709551616}}]"),
-        format!("[\"REQ\",\"a\",{{\"#t\":[{many}]}}]"),
-        deep,
+        ("NOTICE", String::new()),
+        ("NOTICE", " ".to_owned()),
+        ("NOTICE", "\u{0}".to_owned()),
+        ("NOTICE", "\u{feff}[\"CLOSE\",\"a\"]".to_owned()),
+        ("NOTICE", "[".repeat(100_000)),
+        ("NOTICE", nested(10_000)),
+        (
+            "NOTICE",
+            format!("[{}]", many("\"EVENT\"", 10).replace("EVENT", &long)),
+        ),
+        ("OK", format!("[\"EVENT\",{}]", nested(10_000))),
+        ("OK", format!("[\"EVENT\",{{\"tags\":{}}}]", nested(10_000))),
+        (
+            "OK",
+            format!("[\"EVENT\",{{\"id\":\"{id}\",\"created_at\":18446744073709551616}}]"),
+        ),
+        (
+            "OK",
+            format!(
+                "[\"EVENT\",{{\"id\":\"{id}\",\"kind\":{}}}]",
+                "9".repeat(10_000)
+            ),
+        ),
+        ("CLOSED", format!("[\"REQ\",\"{long}\",{{}}]")),
+        (
+            "CLOSED",
+            format!("[\"REQ\",\"a\",{{\"#t\":[{}]}}]", many("\"x\"", 5_000)),
+        ),
+        (
+            "CLOSED",
+            format!("[\"REQ\",\"a\",{{\"kinds\":[{}]}}]", many("1", 50_000)),
+        ),
+        (
+            "CLOSED",
+            format!("[\"REQ\",\"a\",{{\"ids\":{}}}]", nested(1_000)),
+        ),
+        ("CLOSED", format!("[\"REQ\",\"a\",{}]", many("{}", 10_000))),
+        ("CLOSED", format!("[\"REQ\",\"a\",{{\"{long}\":[]}}]")),
+        (
+            "CLOSED",
+            format!(
+                "[\"REQ\",\"a\",{{\"search\":\"{}\"}}]",
+                "word ".repeat(10_000)
+            ),
+        ),
     ]);
-    assert!(all.len() > 50, "{}", all.len());
+    assert!(all.len() > 90, "{}", all.len());
     all
 }
 
@@ -80,19 +171,22 @@ fn nonsense() -> Vec<String> {
 async fn whatever_is_said_is_answered_and_the_connection_goes_on() {
     let world = World::start().await;
     let mut client = world.client().await;
-    for text in nonsense() {
+    for (verb, text) in nonsense() {
         let text = text.as_str();
         client.say_raw(text).await;
         let answer = client.hear().await;
-        let verb = answer[0].as_str().unwrap();
         let shown: String = text.chars().take(60).collect();
-        let is_refusal = match verb {
-            "NOTICE" => true,
-            "OK" => answer[2] == json!(false),
-            "CLOSED" => answer[2].as_str().unwrap().contains(": "),
-            _ => false,
+        assert_eq!(answer[0], json!(verb), "{shown} was answered with {answer}");
+        let words = match verb {
+            "OK" => {
+                assert_eq!(answer[2], json!(false), "{shown}");
+                &answer[3]
+            }
+            "CLOSED" => &answer[2],
+            _ => &answer[1],
         };
-        assert!(is_refusal, "{shown} was answered with {answer}");
+        let prefix = words.as_str().unwrap().split(": ").next().unwrap();
+        assert!(["invalid", "unsupported"].contains(&prefix), "{answer}");
         assert!(answer.to_string().len() < 1_000, "{shown} was repeated");
     }
     client.send(Message::binary(vec![0; 100])).await;
@@ -118,20 +212,148 @@ async fn a_message_that_is_too_long_ends_its_connection_and_no_other() {
     other.store(&note(&Keys::generate(), now())).await;
 }
 
+/// Memory of this process, in KiB: relay and clients are in it.
+fn memory() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().nth(1));
+    number.unwrap().parse().unwrap()
+}
+
 #[tokio::test]
-async fn a_thousand_idle_clients_do_not_keep_others_from_being_served() {
+async fn a_thousand_idle_clients_cost_little_and_do_not_keep_others_from_being_served() {
     let world = World::start().await;
+    let (mut client, keys) = (world.client().await, Keys::generate());
+    client.store(&note(&keys, now() - 100)).await;
+    let before = memory();
     let mut idle = Vec::new();
     for _ in 0..1_000 {
         idle.push(world.client().await);
     }
-    let mut client = world.client().await;
-    let note = note(&Keys::generate(), now());
-    let began = std::time::Instant::now();
-    client.store(&note).await;
-    assert_eq!(client.find(&[json!({})]).await.len(), 1);
-    assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
+    for (n, other) in idle.iter_mut().enumerate() {
+        other
+            .subscribe("mine", &[json!({"kinds": [7], "since": n})])
+            .await;
+    }
+    // Of both ends of a connection; the end of the client keeps 128 KiB ready to read into.
+    let each = memory().saturating_sub(before) / 1_000;
+    println!("an idle client costs {each} KiB, both ends together");
+    assert!(each < 200, "{each} KiB");
+    let mut best = std::time::Duration::MAX;
+    for n in 0..5 {
+        let began = std::time::Instant::now();
+        client.store(&note(&keys, now() - n)).await;
+        best = best.min(began.elapsed());
+    }
+    assert!(best.as_millis() < 1_000, "{best:?}");
+    assert_eq!(client.find(&[json!({})]).await.len(), 6);
     drop(idle);
+    // They are forgotten, and come again as often as they like.
+    let again = memory();
+    for _ in 0..3 {
+        let mut more = Vec::new();
+        for _ in 0..300 {
+            more.push(world.client().await);
+        }
+    }
+    client.store(&note(&keys, now() - 10)).await;
+    let grown = memory().saturating_sub(again) / 1024;
+    assert!(
+        grown < 100,
+        "{grown} MiB more after nine hundred came and went"
+    );
+}
+
+#[tokio::test]
+async fn a_flood_is_refused_word_by_word_and_others_are_served() {
+    let world = World::with(|config| {
+        let config = config
+            .with_value("community.limits.events-per-minute", 20)
+            .unwrap();
+        config
+            .with_value("community.limits.reqs-per-minute", 20)
+            .unwrap()
+    })
+    .await;
+    let mut flood = world.client().await;
+    let keys = Keys::generate();
+    // Those that are too many cost nobody a signature.
+    let said = note(&keys, now());
+    let message = json!(["EVENT", said]);
+    for _ in 0..2_000 {
+        flood.say(&message).await;
+    }
+    let mut taken = 0;
+    for _ in 0..2_000 {
+        let answer = flood.hear().await;
+        assert_eq!((&answer[0], &answer[1]), (&json!("OK"), &said["id"]));
+        let words = answer[3].as_str().unwrap();
+        taken += usize::from(answer[2] == json!(true));
+        assert!(
+            answer[2] == json!(true) || words.starts_with("rate-limited: "),
+            "{words}"
+        );
+    }
+    // A token may have come back while the flood went on.
+    assert!((20..=40).contains(&taken), "{taken}");
+    for verb in ["REQ", "COUNT"] {
+        for _ in 0..500 {
+            flood.say(&json!([verb, "a", {"kinds": [7]}])).await;
+        }
+    }
+    let (mut done, mut refused) = (0, 0);
+    while done + refused < 1_000 {
+        let answer = flood.hear().await;
+        match answer[0].as_str().unwrap() {
+            "CLOSED" => {
+                assert!(
+                    answer[2].as_str().unwrap().starts_with("rate-limited: "),
+                    "{answer}"
+                );
+                refused += 1;
+            }
+            // Of one that was replaced before it was done there is no end.
+            "EOSE" | "COUNT" => done += 1,
+            other => panic!("{other}"),
+        }
+        if refused >= 900 {
+            break;
+        }
+    }
+    assert!(done <= 40, "{done}");
+    // Others ask, whatever this one has used up.
+    let mut other = world.client().await;
+    assert_eq!(
+        other.find(&[json!({})]).await,
+        [said["id"].as_str().unwrap()]
+    );
+}
+
+#[tokio::test]
+async fn who_says_nothing_but_nonsense_is_cut() {
+    let world = World::with(|config| {
+        config
+            .with_value("community.limits.events-per-minute", 10)
+            .unwrap()
+    })
+    .await;
+    let mut client = world.client().await;
+    for _ in 0..100 {
+        client.say_raw("[]").await;
+    }
+    let mut answered = 0;
+    let end = loop {
+        match client.heard().await {
+            Ok(answer) => {
+                assert_eq!(answer[0], json!("NOTICE"));
+                answered += 1;
+            }
+            Err(end) => break end,
+        }
+    };
+    assert!(answered <= 12, "{answered}");
+    assert!(end.is_none_or(|frame| u16::from(frame.code) == 1008));
+    world.client().await.subscribe("a", &[json!({})]).await;
 }
 
 #[tokio::test]

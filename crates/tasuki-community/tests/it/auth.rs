@@ -126,15 +126,10 @@ async fn only_its_author_publishes_a_protected_event_with_any_of_several_keys() 
     let (author, other) = (Keys::generate(), Keys::generate());
     let own = event(&author, 1, now(), &[&["-"]], "mine");
 
-    let (taken, words) = client.publish(&own).await;
-    assert_eq!(
-        (taken, &*words),
-        (
-            false,
-            "auth-required: this event may only be published by its author"
-        )
-    );
+    client.say(&json!(["EVENT", own])).await;
     let challenge = challenge(&client.hear().await);
+    let words = "auth-required: this event may only be published by its author";
+    assert_eq!(client.hear().await, json!(["OK", own["id"], false, words]));
     assert!(prove(&mut client, &other, RELAY, &challenge).await.0);
     assert!(!client.publish(&own).await.0);
     assert!(prove(&mut client, &author, RELAY, &challenge).await.0);
@@ -144,12 +139,10 @@ async fn only_its_author_publishes_a_protected_event_with_any_of_several_keys() 
         .await;
     // Another connection has proven nothing.
     let mut elsewhere = world.client().await;
-    assert!(
-        !elsewhere
-            .publish(&event(&author, 1, now() - 1, &[&["-"]], ""))
-            .await
-            .0
-    );
+    let another = event(&author, 1, now() - 1, &[&["-"]], "");
+    elsewhere.say(&json!(["EVENT", another])).await;
+    self::challenge(&elsewhere.hear().await);
+    assert_eq!(elsewhere.hear().await[2], json!(false));
 }
 
 #[tokio::test]
@@ -157,8 +150,10 @@ async fn a_relay_without_an_address_takes_no_proof_of_anybody() {
     let world = World::with(|config| config.with_value("community.relay.url", "").unwrap()).await;
     let mut client = world.client().await;
     let keys = Keys::generate();
-    client.publish(&event(&keys, 1, now(), &[&["-"]], "")).await;
+    let own = event(&keys, 1, now(), &[&["-"]], "");
+    client.say(&json!(["EVENT", own])).await;
     let challenge = challenge(&client.hear().await);
+    assert_eq!(client.hear().await[2], json!(false));
     let (taken, words) = prove(&mut client, &keys, RELAY, &challenge).await;
     assert!(
         !taken && words.starts_with("invalid: this relay has no address"),

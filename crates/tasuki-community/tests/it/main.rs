@@ -9,10 +9,14 @@
 
 mod abuse;
 mod auth;
+mod clients;
 mod find;
+mod frames;
 mod handover;
 mod info;
 mod log;
+mod nips;
+mod pressure;
 mod publish;
 mod sdk;
 mod search;

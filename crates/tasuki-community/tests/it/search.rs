@@ -8,7 +8,7 @@ use tasuki_testkit::eventually;
 
 use crate::support::{Client, World, event, id, now};
 
-async fn key(world: &World) -> String {
+pub(crate) async fn key(world: &World) -> String {
     let scopes = tasuki_community::SCOPES
         .iter()
         .map(|it| it.parse::<ScopeName>().unwrap());
@@ -20,7 +20,7 @@ async fn key(world: &World) -> String {
 }
 
 /// Waits until the index has heard of everything.
-async fn caught_up(world: &World) {
+pub(crate) async fn caught_up(world: &World) {
     eventually("the index has caught up", async || {
         let behind = "SELECT (SELECT count(*) FROM cn_relay.events_outbox_pending)
             + (SELECT last_seq FROM cn_relay.seqlogs WHERE log = 'events_outbox')

@@ -156,10 +156,13 @@ impl Client {
             (&json!("OK"), &event["id"]),
             "{answer}"
         );
-        (
-            answer[2].as_bool().unwrap(),
-            answer[3].as_str().unwrap().to_owned(),
-        )
+        let words = answer[3].as_str().unwrap().to_owned();
+        let taken = answer[2].as_bool().unwrap();
+        assert!(
+            (taken && words.is_empty()) || has_prefix(&words),
+            "{answer}"
+        );
+        (taken, words)
     }
 
     /// Publishes what must be taken.
@@ -204,7 +207,9 @@ impl Client {
             (&json!("CLOSED"), &message[1]),
             "{answer}"
         );
-        answer[2].as_str().unwrap().to_owned()
+        let words = answer[2].as_str().unwrap().to_owned();
+        assert!(has_prefix(&words), "{answer}");
+        words
     }
 
     /// The event of a subscription that comes next.
@@ -217,6 +222,22 @@ impl Client {
         );
         answer[2].clone()
     }
+}
+
+/// Whether programs can make something of it: a word that NIP-01 or NIP-42 knows, a colon, and more.
+fn has_prefix(words: &str) -> bool {
+    let known = [
+        "auth-required",
+        "blocked",
+        "duplicate",
+        "error",
+        "invalid",
+        "rate-limited",
+        "restricted",
+        "unsupported",
+    ];
+    let parts = words.split_once(": ");
+    parts.is_some_and(|(prefix, more)| known.contains(&prefix) && !more.is_empty())
 }
 
 /// An event that another implementation has made and signed.

@@ -38,7 +38,7 @@ async fn only_the_latest_version_is_given_out_whatever_the_order_of_arrival() {
     client.store(&new).await;
     assert_eq!(
         client.publish(&older).await,
-        (true, "duplicate: have a newer version".to_owned())
+        (false, "duplicate: have a newer version".to_owned())
     );
 
     assert_eq!(client.find(&[json!({"kinds": [0]})]).await, [id(&new)]);
@@ -130,8 +130,8 @@ async fn an_author_deletes_what_is_his_before_or_after_it_arrives_and_the_deleti
             .await,
         [id(&deletion)]
     );
-    // Sent again, it is known, and does not come back.
-    assert!(client.publish(&early).await.1.starts_with("duplicate"));
+    // Sent again, it does not come back.
+    assert!(client.publish(&early).await.1.starts_with("blocked"));
     assert!(client.find(&[json!({"kinds": [1]})]).await.is_empty());
     logged(
         &world,

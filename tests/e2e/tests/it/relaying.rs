@@ -48,6 +48,25 @@ async fn the_relay_is_where_it_says_and_takes_what_operators_say() {
         "1 enabled\n"
     );
     assert!(relay(&world, &["topics"]).await.ok().contains("enabled"));
+    let policy = ["policy", "Spam", "--priority", "low", "--backfill", "off"];
+    let more = [
+        "--rate",
+        "60",
+        "--capacity",
+        "500",
+        "--reason",
+        "much of it",
+    ];
+    let changed = relay(&world, &[&policy[..], &more].concat()).await.ok();
+    assert_eq!(changed, "1 changed\n");
+    let rate = ["policy", "spam", "--rate", "0", "--reason", "x"];
+    assert_eq!(relay(&world, &rate).await.ok(), "1 changed\n");
+    let topic = &asked(&world, &["topics"]).await["topics"][0];
+    let said = ["priority", "backfill", "events_per_minute", "capacity"].map(|it| &topic[it]);
+    let wanted = [json!("low"), json!(false), json!(0), json!(500)];
+    assert_eq!(said, wanted.each_ref(), "{topic}");
+    let nothing = relay(&world, &["policy", "spam", "--reason", "x"]).await;
+    assert_eq!(nothing.code, Some(2), "{nothing:?}");
 
     let ban = ["ban", "203.0.113.7", "--for", "7d", "--reason", "a flood"];
     assert_eq!(relay(&world, &ban).await.ok(), "1 banned\n");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::ws::close_code;
 
 use super::super::limits::household;
-use super::super::publish::unverified;
+use super::super::publish::{Turn, unverified};
 use super::super::stored;
 use super::super::subscriptions::Subscription;
 use super::{Client, Done, End, Open, Phase};
@@ -56,21 +56,20 @@ impl Client {
         match self.may_publish(parsed.claims(), length) {
             Ok(topics) => {
                 let now = self.app.clock.now().unix_timestamp();
-                let publishing = self.app.publisher.clone().publish(parsed, topics, now);
+                let turn = Turn::behind(&mut self.last_event);
+                let publisher = self.app.publisher.clone();
+                let publishing = publisher.publish_in(turn, parsed, topics, now);
                 self.work
                     .push(Box::pin(async move { Done::Published(publishing.await) }));
                 Ok(())
             }
             Err(refusal) => {
-                let is_auth = refusal.prefix == Prefix::AuthRequired;
+                if refusal.prefix == Prefix::AuthRequired {
+                    self.challenge().await?;
+                }
                 let id = parsed.id().to_string();
                 self.answer(&Answer::Ok(id, false, refusal.to_string()))
-                    .await?;
-                if is_auth {
-                    self.challenge().await
-                } else {
-                    Ok(())
-                }
+                    .await
             }
         }
     }
@@ -92,7 +91,11 @@ impl Client {
             .admits(event, length.saturating_sub(r#"["EVENT",]"#.len()))?;
         if event.is_protected() && !self.proof.has(&event.author) {
             let words = "this event may only be published by its author";
-            return Err(Refusal::new(Prefix::AuthRequired, words));
+            let prefix = match self.proof.is_given() {
+                true => Prefix::Restricted,
+                false => Prefix::AuthRequired,
+            };
+            return Err(Refusal::new(prefix, words));
         }
         self.app.policy.topics_of(event)
     }
@@ -103,12 +106,20 @@ impl Client {
             let words = Refusal::new(Prefix::RateLimited, "too many messages").to_string();
             return self.answer(&Answer::Ok(id.to_string(), false, words)).await;
         }
-        let verifier = self.app.publisher.verifier.clone();
-        self.work.push(Box::pin(async move {
-            let verified = verifier.submit(parsed).await;
-            Done::Proven(id, verified.map_err(|failed| unverified(&failed)))
-        }));
-        Ok(())
+        // What it says next may rely on it: that is not read before.
+        let verified = self.app.publisher.verifier.submit(parsed).await;
+        let now = self.app.clock.now();
+        let taken = verified.map_err(|failed| unverified(&failed));
+        let taken = taken.and_then(|event| {
+            let taken = self.proof.take(&event, now);
+            taken.map_err(|fault| Refusal::invalid(fault.0))
+        });
+        let (is_taken, words) = match taken {
+            Ok(()) => (true, String::new()),
+            Err(refusal) => (false, refusal.to_string()),
+        };
+        self.answer(&Answer::Ok(id.to_string(), is_taken, words))
+            .await
     }
 
     /// Whether it may ask for this; the number of topics that it asks for.

@@ -18,6 +18,7 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use tasuki_service::shutdown::Phases;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
@@ -29,7 +30,7 @@ use super::live::{Listening, Told};
 use super::outgoing::{Cut, LiveEvent, Scissors, queue};
 use super::stored::Ready;
 use super::subscriptions::{Subscription, Subscriptions};
-use crate::nostr::{Answer, Event, Id, Refusal};
+use crate::nostr::{Answer, Id, Refusal};
 
 /// Events and searches of one client that are worked on at a time.
 const IN_FLIGHT: usize = 128;
@@ -52,7 +53,7 @@ const CLIENTS: &str = "tasuki_community_clients";
 /// Where a client comes from.
 pub(in crate::relay) struct Surroundings {
     pub(in crate::relay) peer: IpAddr,
-    pub(in crate::relay) host: Option<String>,
+    pub(in crate::relay) address: Option<String>,
     pub(in crate::relay) phases: Phases,
 }
 
@@ -66,6 +67,8 @@ pub(in crate::relay) struct Client {
     is_challenged: bool,
     events: Bucket,
     reqs: Bucket,
+    /// Ends when the event that came last has its place among those to be stored.
+    last_event: Option<oneshot::Receiver<()>>,
     subscriptions: Arc<Subscriptions>,
     open: HashMap<String, Open>,
     last_number: u64,
@@ -100,7 +103,6 @@ enum Done {
     Published(Answer),
     Found(Subscription, Result<Vec<Ready>, Refusal>),
     Counted(String, Result<u64, Refusal>),
-    Proven(Id, Result<Arc<Event>, Refusal>),
 }
 
 /// Why a connection ends.
@@ -117,7 +119,7 @@ impl Client {
         let (outbound, coming, scissors) = queue(own.relay.queue);
         let subscriptions = Arc::new(Subscriptions::new(outbound));
         let challenge = Uuid::new_v4().simple().to_string();
-        let proof = Proof::new(around.host, challenge, app.auth, app.clock.now());
+        let proof = Proof::new(around.address, challenge, app.auth, app.clock.now());
         let limits = own.limits;
         metrics::gauge!(CLIENTS).increment(1.0);
         Self {
@@ -129,6 +131,7 @@ impl Client {
             is_challenged: false,
             events: Bucket::new(limits.events_per_minute),
             reqs: Bucket::new(limits.reqs_per_minute),
+            last_event: None,
             subscriptions,
             open: HashMap::new(),
             last_number: 0,

@@ -17,20 +17,6 @@ impl Client {
             Done::Published(answer) => self.answer(&answer).await,
             Done::Counted(name, Ok(count)) => self.answer(&Answer::Count(name, count)).await,
             Done::Counted(name, Err(refusal)) => self.close(name, refusal).await,
-            Done::Proven(id, verified) => {
-                let now = self.app.clock.now();
-                let taken = verified.and_then(|event| {
-                    let taken = self.proof.take(&event, now);
-                    taken.map_err(|fault| Refusal::invalid(fault.0))
-                });
-                let words = taken
-                    .as_ref()
-                    .err()
-                    .map(ToString::to_string)
-                    .unwrap_or_default();
-                self.answer(&Answer::Ok(id.to_string(), taken.is_ok(), words))
-                    .await
-            }
             Done::Found(subscription, Ok(found)) => self.found(subscription, found).await,
             Done::Found(subscription, Err(refusal)) => {
                 if self.is_open(&subscription) {
@@ -137,13 +123,11 @@ impl Client {
     }
 
     pub(super) async fn refuse(&mut self, name: String, refusal: Refusal) -> Result<(), End> {
-        let is_auth = refusal.prefix == Prefix::AuthRequired;
-        self.answer(&Answer::Closed(name, refusal.to_string()))
-            .await?;
-        if is_auth {
-            self.challenge().await
-        } else {
-            Ok(())
+        // First what it needs to do something about it (NIP-42).
+        if refusal.prefix == Prefix::AuthRequired {
+            self.challenge().await?;
         }
+        self.answer(&Answer::Closed(name, refusal.to_string()))
+            .await
     }
 }

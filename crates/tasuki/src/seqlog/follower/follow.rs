@@ -30,7 +30,7 @@ impl<H: Handler> Follower<H> {
             return Ok(Some(Tick::Idle));
         }
         let is_careful = standing.last_seq < standing.careful_until;
-        let rows = self.read(standing, if is_careful { 1 } else { self.batch });
+        let rows = self.read(standing, if is_careful { 1 } else { self.rows() });
         let rows = rows.await?;
         let Some(last) = rows.last() else {
             // Read after the head was: what it counts must be there.

@@ -13,6 +13,8 @@ mod hold;
 mod rebuild;
 mod redrive;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use sqlx::PgPool;
@@ -61,7 +63,7 @@ pub struct Follower<H> {
     owner: Owner,
     holder: Uuid,
     begin: Begin,
-    batch: u32,
+    batch: Arc<AtomicU32>,
     attempts: u32,
     backoff: Backoff,
     lease: Duration,
@@ -125,7 +127,7 @@ impl<H: Handler> Follower<H> {
             owner: Owner::here(),
             holder: Uuid::new_v4(),
             begin: Begin::First,
-            batch: BATCH,
+            batch: Arc::new(AtomicU32::new(BATCH)),
             attempts: ATTEMPTS,
             backoff: Backoff::exponential(Duration::from_millis(200), Duration::from_secs(10))
                 .jitter(0.5, 1.0),
@@ -169,9 +171,19 @@ impl<H: Handler> Follower<H> {
 
     /// Rows that are handled together at most (500).
     #[must_use]
-    pub fn batch(mut self, rows: u32) -> Self {
-        self.batch = rows.max(1);
+    pub fn batch(self, rows: u32) -> Self {
+        self.batch_of(&Arc::new(AtomicU32::new(rows)))
+    }
+
+    /// The same, as a number that may change while it runs: the next batch is of that many rows.
+    #[must_use]
+    pub fn batch_of(mut self, rows: &Arc<AtomicU32>) -> Self {
+        self.batch = Arc::clone(rows);
         self
+    }
+
+    fn rows(&self) -> u32 {
+        self.batch.load(Ordering::Relaxed).max(1)
     }
 
     /// How often a row is tried before it is set aside (5), and how long to wait in between (200 ms,
@@ -259,7 +271,7 @@ impl<H: Handler> Follower<H> {
             holder: self.holder,
             lease: self.lease,
             at_the_end: self.begin == Begin::Next,
-            batch: self.batch,
+            batch: self.rows(),
             may_make: place.epoch.is_none(),
         };
         let mut line = self.line().await?;

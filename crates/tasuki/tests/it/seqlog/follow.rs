@@ -1,5 +1,7 @@
 //! Rows reach the handler in order, each once, and one that can't be handled holds up nobody.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use sqlx::postgres::PgRow;
 use sqlx::{FromRow, Row};
 use tasuki::dlq::{Filter, Letters};
@@ -52,6 +54,22 @@ async fn rows_are_handled_in_order_and_their_effects_commit_with_the_offset() {
     let next = bench.follower(&World::default());
     drain(&next).await.unwrap();
     assert_eq!(bench.seen().await, "1:a 2:b 3:c 4:d 5:e 6:f");
+}
+
+#[tokio::test]
+async fn the_size_of_a_batch_may_change_while_it_follows() {
+    let bench = Bench::new().await;
+    let world = World::default();
+    let rows = Arc::new(AtomicU32::new(2));
+    let follower = bench.follower(&world).batch_of(&rows);
+    bench.write("a b c d e f g h").await;
+    for (calls, next) in [(1, 5), (2, 0), (3, 0)] {
+        while world.calls().len() < calls {
+            follower.tick().await.unwrap();
+        }
+        rows.store(next, Ordering::Relaxed);
+    }
+    assert_eq!(world.calls(), ["a b", "c d e f g", "h"]);
 }
 
 #[tokio::test]
