@@ -22,6 +22,7 @@ mod relay;
 pub mod rules;
 mod search;
 mod store;
+mod trust;
 mod verify;
 mod workers;
 
@@ -133,6 +134,8 @@ pub fn service(
         .routes(relay::routes(app))
         .routes(http::routes(http::App {
             pool: tables.database.requests.clone(),
+            scores: trust::Scores::new(&own.trust),
+            keys: keys.clone(),
         }))
         .serving(move |supervisor| {
             verifier.start(supervisor);

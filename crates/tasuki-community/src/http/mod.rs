@@ -1,11 +1,15 @@
 //! What others ask by HTTP.
 
 mod search;
+mod trust;
 
 use sqlx::PgPool;
 use tasuki_service::auth::Scope;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+
+use crate::node::Keys;
+use crate::trust::Scores;
 
 /// May search.
 struct Read;
@@ -18,10 +22,16 @@ impl Scope for Read {
 #[derive(Clone, Debug)]
 pub(crate) struct App {
     pub(crate) pool: PgPool,
+    /// How scores are made.
+    pub(crate) scores: Scores,
+    /// Those of the node, if it has any.
+    pub(crate) keys: Option<Keys>,
 }
 
 pub(crate) fn routes(app: App) -> OpenApiRouter {
     OpenApiRouter::new()
         .routes(routes!(search::search))
+        .routes(routes!(trust::risk))
+        .routes(routes!(trust::density))
         .with_state(app)
 }

@@ -5,3 +5,4 @@ pub(crate) mod ingest;
 pub(crate) mod lapse;
 pub(crate) mod rules;
 pub(crate) mod search;
+pub(crate) mod trust;

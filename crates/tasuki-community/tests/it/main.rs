@@ -18,4 +18,6 @@ mod sdk;
 mod search;
 mod support;
 mod topics;
+mod trust;
+mod trust_assertions;
 mod versions;

@@ -8,7 +8,7 @@ use tasuki_testkit::eventually;
 
 use crate::support::{Client, World, event, id, now};
 
-async fn key(world: &World) -> String {
+pub(crate) async fn key(world: &World) -> String {
     let scopes = tasuki_community::SCOPES
         .iter()
         .map(|it| it.parse::<ScopeName>().unwrap());
