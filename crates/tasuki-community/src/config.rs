@@ -8,7 +8,7 @@ use tasuki_service::config::{ServiceDatabase, ServiceServer, Size, time_within, 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::nostr::{FilterLimits, Key};
+use crate::nostr::{FilterLimits, Key, REPORTS};
 use crate::relay::address_of;
 
 /// `[community]`
@@ -31,6 +31,8 @@ pub struct Community {
     pub auth: Auth,
     /// `[community.index]`
     pub index: Index,
+    /// `[community.trust]`
+    pub trust: Trust,
     /// `[community.retention]`
     pub retention: Retention,
 }
@@ -191,6 +193,26 @@ pub struct Index {
     pub kinds: Vec<u16>,
 }
 
+/// `[community.trust]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Trust {
+    #[serde(deserialize_with = "score_time")]
+    pub risk_window: Duration,
+    #[serde(deserialize_with = "score_time")]
+    pub risk_half_life: Duration,
+    #[serde(deserialize_with = "score_time")]
+    pub density_window: Duration,
+    #[serde(deserialize_with = "score_time")]
+    pub density_half_life: Duration,
+    #[serde(deserialize_with = "expiry")]
+    pub expiry: Duration,
+    #[serde(deserialize_with = "interval")]
+    pub interval: Duration,
+    #[serde(deserialize_with = "kinds")]
+    pub kinds: Vec<u16>,
+}
+
 /// `[community.retention]`
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -277,6 +299,26 @@ fn ping<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error
 
 fn auth_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     time_within(deserializer, &(SECOND..=DAY))
+}
+
+fn score_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    time_within(deserializer, &(SECOND..=DAY * 3650))
+}
+
+fn expiry<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    time_within(deserializer, &(SECOND * 10..=DAY * 365))
+}
+
+fn interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    time_within(deserializer, &(SECOND..=HOUR))
+}
+
+fn kinds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u16>, D::Error> {
+    let kinds = Vec::<u16>::deserialize(deserializer)?;
+    match kinds.iter().find(|kind| REPORTS.contains(kind)) {
+        Some(kind) => Err(D::Error::custom(format!("{kind} is the kind of reports"))),
+        None => Ok(kinds),
+    }
 }
 
 fn ahead<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {

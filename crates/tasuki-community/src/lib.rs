@@ -23,6 +23,7 @@ mod relay;
 pub mod rules;
 mod search;
 mod store;
+mod trust;
 mod verify;
 mod workers;
 
@@ -138,6 +139,8 @@ pub fn service(
         .routes(http::routes(http::App {
             pool: tables.database.requests.clone(),
             pressure: pressure.clone(),
+            scores: trust::Scores::new(&own.trust),
+            keys: keys.clone(),
         }))
         .serving(move |supervisor| {
             verifier.start(supervisor);

@@ -14,7 +14,7 @@ use tasuki_service::service::Tables;
 use tokio::sync::Mutex;
 
 use crate::NAME;
-use crate::config::Community;
+use crate::config::{Community, TopicMode};
 use crate::follow::Follow;
 use crate::lapse::Lapse;
 use crate::node::Keys;
@@ -22,6 +22,7 @@ use crate::pressure::{Look, Pressure};
 use crate::relay::live::Live;
 use crate::rules::{Read, Rules};
 use crate::search::Index;
+use crate::trust::{Scores, Speak, Trust};
 
 /// Of each consumer: a rebuild reads a snapshot, fills a table and keeps its place, for as long as it takes.
 const CONSUMER_CONNECTIONS: u32 = 3;
@@ -72,6 +73,10 @@ impl Staff<'_> {
         };
         let (listener, ringer) = (self.log.listener(&pool), self.log.ringer(&pool));
         // Whoever serves clients tells them what others took in, and rings for what they publish.
+        let service = match self.speak(&pool) {
+            Some(speak) => service.worker(speak),
+            None => service,
+        };
         Ok(service
             .serving(move |supervisor| {
                 supervisor.start(follow);
@@ -86,6 +91,7 @@ impl Staff<'_> {
             .worker(self.log.gauges(&format!("{NAME}.log"), &pool))
             .worker(lapse)
             .worker(self.index(&pool))
+            .worker(self.trust(&pool))
             .worker(self.upkeep()?))
     }
 
@@ -99,6 +105,33 @@ impl Staff<'_> {
         Follower::new(self.log, "index-v1", &pool, index)
             .named("community.index")
             .batch_of(&self.pressure.batch())
+    }
+
+    /// The consumer `trust-v1`.
+    fn trust(&self, pool: &PgPool) -> impl Worker + use<> {
+        let trust = Trust {
+            pool: pool.clone(),
+            kinds: self.own.trust.kinds.clone(),
+            keys: self.keys.cloned(),
+            interval: self.own.trust.interval,
+        };
+        Follower::new(self.log, "trust-v1", pool, trust).named("community.trust")
+    }
+
+    /// Who has no keys says nothing.
+    fn speak(&self, pool: &PgPool) -> Option<Speak> {
+        let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        Some(Speak {
+            pool: pool.clone(),
+            log: self.log.clone(),
+            keys: self.keys?.clone(),
+            scores: Scores::new(&self.own.trust),
+            life: seconds(self.own.trust.expiry),
+            ahead: seconds(self.own.limits.ahead),
+            relay: self.own.relay.url.clone(),
+            topic: self.own.topics.default.clone(),
+            is_topic_told: self.own.topics.mode == TopicMode::Required,
+        })
     }
 
     /// Events are hidden, and the log told of it, a week before their partition is dropped: so long may

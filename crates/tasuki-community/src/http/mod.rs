@@ -2,6 +2,7 @@
 
 mod pressure;
 mod search;
+mod trust;
 
 use sqlx::PgPool;
 use tasuki_service::auth::Scope;
@@ -9,6 +10,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::pressure::Pressure;
+use crate::node::Keys;
+use crate::trust::Scores;
 
 /// May search.
 struct Read;
@@ -22,11 +25,17 @@ impl Scope for Read {
 pub(crate) struct App {
     pub(crate) pool: PgPool,
     pub(crate) pressure: Pressure,
+    /// How scores are made.
+    pub(crate) scores: Scores,
+    /// Those of the node, if it has any.
+    pub(crate) keys: Option<Keys>,
 }
 
 pub(crate) fn routes(app: App) -> OpenApiRouter {
     OpenApiRouter::new()
         .routes(routes!(search::search))
         .routes(routes!(pressure::pressure))
+        .routes(routes!(trust::risk))
+        .routes(routes!(trust::density))
         .with_state(app)
 }

@@ -14,6 +14,8 @@ use super::{Coordinate, Event, Id, Key};
 pub(crate) const REPORT: u16 = 39_005;
 /// A report as NIP-56 has it.
 const NIP_56: u16 = 1984;
+/// The kinds of reports.
+pub(crate) const REPORTS: [u16; 2] = [REPORT, NIP_56];
 /// Bytes of a reason, and of an identifier.
 const WORDS: usize = 64;
 const IDENTIFIER: usize = 512;
@@ -94,7 +96,7 @@ pub(crate) struct Report {
 impl Report {
     /// Reads a report; nothing for what is none, or does not say what is meant.
     pub(crate) fn of(event: &Event) -> Option<Self> {
-        if event.kind != REPORT && event.kind != NIP_56 {
+        if !REPORTS.contains(&event.kind) {
             return None;
         }
         let tags = event.tags.iter();

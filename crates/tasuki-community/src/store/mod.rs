@@ -6,3 +6,4 @@ pub(crate) mod lapse;
 pub(crate) mod pressure;
 pub(crate) mod rules;
 pub(crate) mod search;
+pub(crate) mod trust;

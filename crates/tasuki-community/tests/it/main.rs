@@ -23,4 +23,6 @@ mod search;
 mod support;
 mod topics;
 mod upkeep;
+mod trust;
+mod trust_assertions;
 mod versions;

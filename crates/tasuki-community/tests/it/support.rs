@@ -27,7 +27,7 @@ pub(crate) struct World {
     pub(crate) host: TestHost,
     pub(crate) tables: Tables,
     /// Of the node.
-    _keys: tempfile::TempDir,
+    pub(crate) keys: tempfile::TempDir,
 }
 
 impl World {
@@ -69,7 +69,7 @@ impl World {
             env,
             host,
             tables,
-            _keys: keys,
+            keys,
         }
     }
 
