@@ -9,8 +9,8 @@ use tasuki_service::auth::Scope;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::pressure::Pressure;
 use crate::node::Keys;
+use crate::pressure::Pressure;
 use crate::trust::Scores;
 
 /// May search.

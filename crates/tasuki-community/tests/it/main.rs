@@ -22,7 +22,7 @@ mod sdk;
 mod search;
 mod support;
 mod topics;
-mod upkeep;
 mod trust;
 mod trust_assertions;
+mod upkeep;
 mod versions;
