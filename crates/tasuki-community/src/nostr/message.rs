@@ -264,6 +264,10 @@ mod tests {
         ] {
             assert_eq!(refused(text), answer, "{text}");
         }
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_is_repeated_so_that_it_is_known_but_not_at_any_length() {
         for (length, repeated) in [(65, 65), (256, 256), (1_000, 256)] {
             let long = format!(r#"["REQ","{}",{{}}]"#, "é".repeat(length));
             let answer = format!(r#"["CLOSED","{}","invalid: "#, "é".repeat(repeated));

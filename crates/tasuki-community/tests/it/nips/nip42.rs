@@ -37,6 +37,39 @@ async fn prove(client: &mut Client, proof: &Value) -> (bool, String) {
     )
 }
 
+/// Proofs with one thing wrong, and its name.
+fn wrong_proofs(keys: &Keys, challenge: &str, foreign: &str) -> Vec<(Value, &'static str)> {
+    let at = now();
+    let of = |kind, at, relay, challenge| proof(keys, kind, at, relay, challenge);
+    let mut forged = of(22_242, at, HERE, challenge);
+    forged["sig"] = json!("00".repeat(64));
+    let mut changed = of(22_242, at, HERE, foreign);
+    changed["tags"][1][1] = json!(challenge);
+    let elsewhere = [
+        "",
+        "relay.example:7447/inbox",
+        "wss://relay.example/inbox",
+        "wss://relay.example:7448/inbox",
+        "wss://relay.example:7447",
+        "wss://relay.example:7447/outbox",
+        "wss://x.relay.example:7447/inbox",
+        "wss://relay.example.evil:7447/inbox",
+    ];
+    let elsewhere = elsewhere.map(|relay| (of(22_242, at, relay, challenge), "relay"));
+    let others = [
+        (of(1, at, HERE, challenge), "kind"),
+        (of(22_243, at, HERE, challenge), "kind"),
+        (of(22_242, at - 700, HERE, challenge), "created_at"),
+        (of(22_242, at + 700, HERE, challenge), "created_at"),
+        (of(22_242, at, HERE, foreign), "challenge"),
+        (of(22_242, at, HERE, ""), "challenge"),
+        (event(keys, 22_242, at, &[], ""), "challenge"),
+        (forged, "sig"),
+        (changed, "id"),
+    ];
+    elsewhere.into_iter().chain(others).collect()
+}
+
 #[tokio::test]
 async fn a_proof_is_for_this_relay_this_connection_and_now() {
     let world = World::with(required).await;
@@ -46,80 +79,7 @@ async fn a_proof_is_for_this_relay_this_connection_and_now() {
     let foreign = self::challenge(&mut elsewhere).await;
     assert_ne!(challenge, foreign);
     let (keys, at) = (Keys::generate(), now());
-    let mut forged = proof(&keys, 22_242, at, HERE, &challenge);
-    forged["sig"] = json!("00".repeat(64));
-    let mut changed = proof(&keys, 22_242, at, HERE, &foreign);
-    changed["tags"][1][1] = json!(challenge);
-    for (wrong, words) in [
-        (proof(&keys, 1, at, HERE, &challenge), "kind"),
-        (proof(&keys, 22_243, at, HERE, &challenge), "kind"),
-        (
-            proof(&keys, 22_242, at - 700, HERE, &challenge),
-            "created_at",
-        ),
-        (
-            proof(&keys, 22_242, at + 700, HERE, &challenge),
-            "created_at",
-        ),
-        (proof(&keys, 22_242, at, HERE, &foreign), "challenge"),
-        (proof(&keys, 22_242, at, HERE, ""), "challenge"),
-        (proof(&keys, 22_242, at, "", &challenge), "relay"),
-        (
-            proof(&keys, 22_242, at, "relay.example:7447/inbox", &challenge),
-            "relay",
-        ),
-        (
-            proof(&keys, 22_242, at, "wss://relay.example/inbox", &challenge),
-            "relay",
-        ),
-        (
-            proof(
-                &keys,
-                22_242,
-                at,
-                "wss://relay.example:7448/inbox",
-                &challenge,
-            ),
-            "relay",
-        ),
-        (
-            proof(&keys, 22_242, at, "wss://relay.example:7447", &challenge),
-            "relay",
-        ),
-        (
-            proof(
-                &keys,
-                22_242,
-                at,
-                "wss://relay.example:7447/outbox",
-                &challenge,
-            ),
-            "relay",
-        ),
-        (
-            proof(
-                &keys,
-                22_242,
-                at,
-                "wss://x.relay.example:7447/inbox",
-                &challenge,
-            ),
-            "relay",
-        ),
-        (
-            proof(
-                &keys,
-                22_242,
-                at,
-                "wss://relay.example.evil:7447/inbox",
-                &challenge,
-            ),
-            "relay",
-        ),
-        (event(&keys, 22_242, at, &[], ""), "challenge"),
-        (forged, "sig"),
-        (changed, "id"),
-    ] {
+    for (wrong, words) in wrong_proofs(&keys, &challenge, &foreign) {
         let (taken, said) = prove(&mut client, &wrong).await;
         assert!(
             !taken && said.starts_with(&format!("invalid: {words} ")),
