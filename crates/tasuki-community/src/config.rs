@@ -75,6 +75,10 @@ pub struct Limits {
     pub subscriptions: usize,
     #[serde(deserialize_with = "some")]
     pub topics: usize,
+    #[serde(deserialize_with = "some")]
+    pub topics_per_event: usize,
+    #[serde(deserialize_with = "some")]
+    pub tags_per_filter: usize,
     pub events_per_minute: u32,
     pub reqs_per_minute: u32,
     pub connections_per_minute: u32,
@@ -95,6 +99,8 @@ impl Limits {
             ("limit", self.limit.to_string()),
             ("subscriptions", self.subscriptions.to_string()),
             ("topics", self.topics.to_string()),
+            ("topics-per-event", self.topics_per_event.to_string()),
+            ("tags-per-filter", self.tags_per_filter.to_string()),
             ("events-per-minute", self.events_per_minute.to_string()),
             ("reqs-per-minute", self.reqs_per_minute.to_string()),
             (
@@ -109,6 +115,7 @@ impl Limits {
         FilterLimits {
             values: self.values,
             limit: self.limit,
+            tags: self.tags_per_filter,
         }
     }
 }

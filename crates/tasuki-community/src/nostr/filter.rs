@@ -13,6 +13,8 @@ pub(crate) struct Limits {
     pub(crate) values: usize,
     /// Events that are stored, of one filter; also what a filter without a limit gets.
     pub(crate) limit: u32,
+    /// Tags.
+    pub(crate) tags: usize,
 }
 
 /// Values of a tag with a name of one letter; one of them is enough.
@@ -102,6 +104,10 @@ impl Filter {
                 let Some(name) = name.strip_prefix('#').and_then(letter) else {
                     return Err(Fault::new("unsupported: filter contains unknown elements"));
                 };
+                if self.tags.len() >= limits.tags {
+                    let words = format!("invalid: more than {} tags", limits.tags);
+                    return Err(Fault::new(words));
+                }
                 // Of these two NIP-01 knows what they may be.
                 let is_hash = matches!(name, 'e' | 'p');
                 let values = list(&format!("#{name}"), value, limits, |it| {
@@ -198,6 +204,7 @@ mod tests {
     const LIMITS: Limits = Limits {
         values: 3,
         limit: 100,
+        tags: 3,
     };
 
     fn filter(json: &Value) -> Filter {

@@ -178,6 +178,7 @@ mod tests {
     const LIMITS: Limits = Limits {
         values: 10,
         limit: 100,
+        tags: 3,
     };
 
     fn refused(text: &str) -> String {

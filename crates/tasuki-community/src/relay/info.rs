@@ -39,6 +39,8 @@ impl Info {
                 "max_event_length": limits.event.bytes(),
                 "max_values": limits.values,
                 "max_topics": limits.topics,
+                "max_event_topics": limits.topics_per_event,
+                "max_filter_tags": limits.tags_per_filter,
                 "events_per_minute": limits.events_per_minute,
                 "reqs_per_minute": limits.reqs_per_minute,
                 "connections_per_minute": limits.connections_per_minute,

@@ -8,6 +8,9 @@ use crate::search::{QUESTION, Query};
 /// The longest name of a topic, in bytes.
 const TOPIC_LIMIT: usize = 256;
 
+/// The longest `d`, in bytes.
+const D_LIMIT: usize = 512;
+
 /// The rules.
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
@@ -37,16 +40,29 @@ impl Policy {
             let words = "this kind of event is for AUTH, and is not published";
             return Err(Refusal::invalid(words));
         }
-        if class(event.kind) == Class::Addressable && event.coordinate().is_none() {
-            return Err(Refusal::invalid("missing d"));
+        if class(event.kind) != Class::Addressable {
+            return Ok(());
         }
-        Ok(())
+        // It is written into the log, once for each topic.
+        match event.coordinate() {
+            None => Err(Refusal::invalid("missing d")),
+            Some(of) if of.d.len() > D_LIMIT => Err(Refusal::invalid(format!(
+                "d is longer than {D_LIMIT} bytes"
+            ))),
+            Some(of) if of.d.contains('\0') => Err(Refusal::invalid("d has a NUL")),
+            Some(_) => Ok(()),
+        }
     }
 
     /// The topics that `event` belongs to.
     pub(crate) fn topics_of(&self, event: &Event) -> Result<Vec<String>, Refusal> {
         let mut topics = event.topics();
         topics.retain(|topic| self.is_topic(topic));
+        let most = self.limits.topics_per_event;
+        if topics.len() > most {
+            let words = format!("the event has more than {most} topics");
+            return Err(Refusal::invalid(words));
+        }
         if topics.is_empty() {
             return match self.topics.mode {
                 TopicMode::Required => Err(Refusal::invalid("missing topic")),

@@ -53,6 +53,7 @@ pub(crate) struct App {
     room: Arc<Semaphore>,
     addresses: Buckets<std::net::IpAddr>,
     pub(crate) events_of_addresses: Buckets<std::net::IpAddr>,
+    pub(crate) reqs_of_addresses: Buckets<std::net::IpAddr>,
     info: Arc<Info>,
 }
 
@@ -76,6 +77,7 @@ impl App {
             room: Arc::new(Semaphore::new(own.relay.connections)),
             addresses: Buckets::new(own.limits.connections_per_minute),
             events_of_addresses: Buckets::new(own.limits.events_per_minute),
+            reqs_of_addresses: Buckets::new(own.limits.reqs_per_minute),
             info: Arc::new(Info::of(own)),
         }
     }

@@ -9,6 +9,7 @@
 
 mod abuse;
 mod auth;
+mod bounds;
 mod clients;
 mod find;
 mod frames;

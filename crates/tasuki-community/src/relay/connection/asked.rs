@@ -125,7 +125,8 @@ impl Client {
     /// Whether it may ask for this; the number of topics that it asks for.
     fn admit(&mut self, name: &str, filters: &[Filter]) -> Result<usize, Refusal> {
         let limits = self.app.settings.limits;
-        if !self.reqs.take() {
+        let of_address = &self.app.reqs_of_addresses;
+        if !self.reqs.take() || !of_address.take(household(self.peer)) {
             let words = format!("more than {} requests per minute", limits.reqs_per_minute);
             return Err(Refusal::new(Prefix::RateLimited, words));
         }
@@ -167,11 +168,11 @@ impl Client {
         let (pool, turns) = (self.app.pool.clone(), Arc::clone(&self.turns));
         let live = self.app.live.clone();
         self.searches.spawn(async move {
-            let _turn = turns.acquire().await;
+            let turn = turns.acquire_owned().await.ok();
             // What others store while nobody hears of it here must be found.
             live.followed().await;
             let found = stored::find(&pool, &filters).await;
-            Done::Found(subscription, found)
+            Done::Found(subscription, found, turn)
         });
     }
 

@@ -16,9 +16,9 @@ use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{SinkExt as _, StreamExt as _};
 use tasuki_service::shutdown::Phases;
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
@@ -44,6 +44,8 @@ const LAST_WORD: Duration = Duration::from_secs(2);
 const LAST_WORK: Duration = Duration::from_secs(2);
 /// How long it is remembered what was found in the store, for what comes again as news.
 const REMEMBER: Duration = Duration::from_secs(10 * 60);
+/// Events that go into one packet, before anything else has its turn.
+const TOGETHER: usize = 64;
 /// Long bodies that are fetched at a time.
 const CHUNK: usize = 50;
 
@@ -98,10 +100,27 @@ enum Phase {
     Live { sent: HashSet<Id>, until: Instant },
 }
 
+impl Open {
+    /// What was sent long ago does not come again as news.
+    fn forget_old(&mut self) {
+        if let Phase::Live { sent, until } = &mut self.phase
+            && !sent.is_empty()
+            && Instant::now() >= *until
+        {
+            *sent = HashSet::new();
+        }
+    }
+}
+
 /// What has come of something.
 enum Done {
     Published(Answer),
-    Found(Subscription, Result<Vec<Ready>, Refusal>),
+    /// With its turn: the next search waits until this one has been sent.
+    Found(
+        Subscription,
+        Result<Vec<Ready>, Refusal>,
+        Option<OwnedSemaphorePermit>,
+    ),
     Counted(String, Result<u64, Refusal>),
 }
 
@@ -194,7 +213,10 @@ impl Client {
                 () = phases.draining() => return self.farewell().await,
             }
             // What else is there goes into the same packet.
-            while let Ok(live) = self.coming.try_recv() {
+            for _ in 0..TOGETHER {
+                let Ok(live) = self.coming.try_recv() else {
+                    break;
+                };
                 self.live(live).await?;
             }
             self.flush().await?;
@@ -230,6 +252,9 @@ impl Client {
     async fn ping(&mut self) -> Result<(), End> {
         if !std::mem::take(&mut self.is_heard) {
             return Err(End::Gone);
+        }
+        for open in self.open.values_mut() {
+            open.forget_old();
         }
         self.feed(Message::Ping(bytes::Bytes::new())).await
     }

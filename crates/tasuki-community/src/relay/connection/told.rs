@@ -17,8 +17,8 @@ impl Client {
             Done::Published(answer) => self.answer(&answer).await,
             Done::Counted(name, Ok(count)) => self.answer(&Answer::Count(name, count)).await,
             Done::Counted(name, Err(refusal)) => self.close(name, refusal).await,
-            Done::Found(subscription, Ok(found)) => self.found(subscription, found).await,
-            Done::Found(subscription, Err(refusal)) => {
+            Done::Found(subscription, Ok(found), _turn) => self.found(subscription, found).await,
+            Done::Found(subscription, Err(refusal), _turn) => {
                 if self.is_open(&subscription) {
                     self.close(subscription.name, refusal).await?;
                 }
@@ -97,20 +97,20 @@ impl Client {
         if open.number != live.subscription.number {
             return Ok(());
         }
+        open.forget_old();
         match &mut open.phase {
-            Phase::Looking(waiting) if waiting.len() >= most => return Err(too_slow()),
+            // The store is slow, not the client: it may ask again, and the others go on.
+            Phase::Looking(waiting) if waiting.len() >= most => {
+                let words = "too much came while stored events were looked for, ask again";
+                let refusal = Refusal::new(Prefix::Error, words);
+                return self.close(live.subscription.name, refusal).await;
+            }
             Phase::Looking(waiting) => {
                 waiting.push(live.event);
                 return Ok(());
             }
-            Phase::Live { sent, until } => {
-                if !sent.is_empty() && Instant::now() >= *until {
-                    *sent = HashSet::new();
-                }
-                if sent.contains(&live.event.event.id) {
-                    return Ok(());
-                }
-            }
+            Phase::Live { sent, .. } if sent.contains(&live.event.event.id) => return Ok(()),
+            Phase::Live { .. } => {}
         }
         let text = format!(r#"["EVENT",{},{}]"#, open.name, live.event.json);
         self.feed(Message::text(text)).await
