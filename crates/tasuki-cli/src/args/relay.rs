@@ -30,7 +30,7 @@ pub(crate) enum Relay {
         /// The topic, in lower case.
         topic: String,
         #[command(flatten)]
-        policy: Policy,
+        policy: Intake,
         #[command(flatten)]
         why: Why,
     },
@@ -60,7 +60,7 @@ pub(crate) enum Relay {
 /// How much of a topic is taken.
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[group(required = true, multiple = true)]
-pub(crate) struct Policy {
+pub(crate) struct Intake {
     /// normal, or low: held back before others when consumers are behind.
     #[arg(long)]
     priority: Option<Priority>,
@@ -75,7 +75,7 @@ pub(crate) struct Policy {
     capacity: Option<u32>,
 }
 
-impl Policy {
+impl Intake {
     pub(crate) const fn change(self) -> PolicyChange {
         PolicyChange {
             priority: self.priority,
