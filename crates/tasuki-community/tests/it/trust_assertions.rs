@@ -217,7 +217,9 @@ async fn several_processes_say_everything_once() {
     let world = eager().await;
     let (_second, _third) = (world.another().await, world.another().await);
     let (mut client, author) = (world.client().await, Keys::generate());
-    let notes: Vec<_> = (0..120).map(|n| note(&author, now() - n)).collect();
+    // One moment: a second that passes meanwhile would make two of them the same.
+    let at = now();
+    let notes: Vec<_> = (0..120).map(|n| note(&author, at - n)).collect();
     for note in &notes {
         client.store(note).await;
         client.store(&report(&Keys::generate(), now(), note)).await;
@@ -230,4 +232,40 @@ async fn several_processes_say_everything_once() {
         JOIN cn_relay.kept_events AS event ON event.event_id = said.event_id AND event.hidden_at IS NULL
         WHERE said.subject LIKE 'event:%'";
     assert_eq!(world.count(rows).await, 120, "each row names what is seen");
+}
+
+/// Cuts the connections of whoever is counting or asserting at this moment; answers how many.
+async fn cut(world: &World) -> i64 {
+    let working = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'
+            AND query LIKE '%trust\\_%'";
+    world.count(working).await
+}
+
+#[tokio::test]
+async fn connections_that_are_cut_at_any_point_count_and_say_everything_once() {
+    let world = eager().await;
+    let (mut client, author) = (world.client().await, Keys::generate());
+    let (mut cuts, at) = (0, now());
+    for n in 0..60 {
+        let note = note(&author, at - n);
+        for event in [&note, &report(&Keys::generate(), now(), &note)] {
+            client.store(event).await;
+        }
+        cuts += cut(&world).await;
+    }
+    counted(&world).await;
+    eventually("some were cut", async || {
+        let sql = "UPDATE cn_relay.trust_assertions SET due_at = now() WHERE due_at > now()";
+        sqlx::query(sql).execute(&world.env.db.pool).await.unwrap();
+        cuts += cut(&world).await;
+        (cuts >= 4).then_some(())
+    })
+    .await;
+    quiet(&world).await;
+    let reports = "SELECT count(*) FROM cn_relay.trust_reports WHERE author IS NOT NULL";
+    assert_eq!(world.count(reports).await, 60);
+    assert_eq!(times(&world, 30_383).await, 60);
+    let dead = "SELECT count(*) FROM cn_relay.dead_letters";
+    assert_eq!(world.count(dead).await, 0, "no row is to blame");
 }
