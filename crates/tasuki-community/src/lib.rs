@@ -41,6 +41,7 @@ use relay::live::Live;
 use relay::publish::Publisher;
 use relay::{App, Buckets, Policy};
 use rules::Rules;
+use store::find;
 use verify::Verify;
 use workers::Staff;
 
@@ -127,13 +128,13 @@ pub fn service(
         }),
         keys: Buckets::new(own.limits.events_per_minute),
     };
-    let app = App::new(own, pool, clock, &live, publisher);
+    let searches = search::pool(&pool);
+    let pools = [find::pool(&pool), searches.clone()];
+    let app = App::new(own, pools, clock, &live, publisher);
     let about = "A Nostr relay: events that are signed, stored and told.";
     let service = Service::new(tables.clone(), about, own.server)
         .routes(relay::routes(app))
-        .routes(http::routes(http::App {
-            pool: tables.database.requests.clone(),
-        }))
+        .routes(http::routes(http::App { pool: searches }))
         .serving(move |supervisor| {
             verifier.start(supervisor);
             ingest.start(supervisor);

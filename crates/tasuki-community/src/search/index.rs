@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use sqlx::{FromRow, PgConnection, PgPool};
 use tasuki::seqlog::{Failure, Handler, Numbered, Snapshot, Tx};
+use tokio::task::spawn_blocking;
 
 use super::Document;
 use crate::nostr::{Id, Parsed};
@@ -31,6 +32,21 @@ impl Index {
     fn document(&self, body: &str, topics: &[String]) -> Option<Document> {
         let event = Parsed::read(body).ok()?.trusted();
         Document::of(&event, topics, &self.kinds)
+    }
+
+    /// The documents of a page, made on another thread.
+    async fn documents(
+        &self,
+        bodies: Vec<(String, Vec<String>)>,
+    ) -> Result<Vec<Document>, Failure> {
+        let index = self.clone();
+        let make = move || {
+            let bodies = bodies.iter();
+            let made = bodies.filter_map(|(body, topics)| index.document(body, topics));
+            made.collect()
+        };
+        let made = spawn_blocking(make).await;
+        made.map_err(|panic| Failure::Failed(Box::new(panic)))
     }
 }
 
@@ -64,15 +80,20 @@ impl Handler for Index {
         let mut connection = self.pool.acquire().await?;
         search::begin_rebuild(&mut connection).await?;
         let kinds: Vec<_> = self.kinds.iter().map(|kind| i32::from(*kind)).collect();
-        let mut after = Vec::new();
-        loop {
-            let page = search::visible(snapshot.connection(), &kinds, &after).await?;
-            let bodies = page.bodies.iter();
-            let documents = bodies.filter_map(|(body, topics)| self.document(body, topics));
-            search::fill(&mut connection, &documents.collect::<Vec<_>>()).await?;
-            let Some(last) = page.last else { break };
-            after = last;
+        let mut page = search::visible(snapshot.connection(), &kinds, &[]).await?;
+        let mut ready = Vec::new();
+        while let Some(last) = page.last.take() {
+            // While one page is written, the documents of the next are made, and the one behind it is read.
+            let (written, made, next) = tokio::join!(
+                search::fill(&mut connection, &ready),
+                self.documents(std::mem::take(&mut page.bodies)),
+                search::visible(snapshot.connection(), &kinds, &last),
+            );
+            written?;
+            ready = made?;
+            page = next?;
         }
+        search::fill(&mut connection, &ready).await?;
         search::finish_rebuild(&mut connection).await?;
         Ok(())
     }

@@ -1,4 +1,8 @@
 //! Documents of the index.
+//!
+//! A transaction that changes documents does not wait for the disk: whoever stores events would wait behind
+//! it. After a crash of the server the last ones may be gone, and with each the offset that it has moved,
+//! so their rows of the log come again.
 
 use sqlx::{Connection as _, PgConnection};
 
@@ -17,6 +21,7 @@ pub(crate) async fn put(tx: &mut PgConnection, documents: &[Document]) -> sqlx::
         SELECT it.event_id, it.created_at, it.terms::tsvector || to_tsvector('pg_catalog.english', it.words)
         FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[])
             AS it (event_id, created_at, terms, words)
+        WHERE (SELECT set_config('synchronous_commit', 'off', TRUE)) = 'off'
         ON CONFLICT (event_id) DO UPDATE SET terms = excluded.terms
         "#,
         &columns.ids,
@@ -33,7 +38,10 @@ pub(crate) async fn put(tx: &mut PgConnection, documents: &[Document]) -> sqlx::
 pub(crate) async fn remove(tx: &mut PgConnection, ids: &[Id]) -> sqlx::Result<()> {
     let ids: Vec<_> = ids.iter().map(|id| id.0.to_vec()).collect();
     sqlx::query!(
-        "DELETE FROM cn_relay.search_documents WHERE event_id = ANY($1)",
+        r#"
+        DELETE FROM cn_relay.search_documents
+        WHERE event_id = ANY($1) AND (SELECT set_config('synchronous_commit', 'off', TRUE)) = 'off'
+        "#,
         &ids
     )
     .execute(tx)
@@ -41,8 +49,35 @@ pub(crate) async fn remove(tx: &mut PgConnection, ids: &[Id]) -> sqlx::Result<()
     Ok(())
 }
 
-/// The ids of what `query` finds, newest first.
-pub(crate) async fn find(
+/// The ids of what `query` finds, newest first. Some may have gone since they were indexed.
+pub(crate) async fn indexed(
+    connection: &mut PgConnection,
+    query: &Query,
+    limit: i64,
+) -> sqlx::Result<Vec<Id>> {
+    let rows = sqlx::query_scalar!(
+        r#"
+        SELECT event_id FROM cn_relay.search_documents
+        WHERE terms @@ (CASE
+            WHEN $1 = '' THEN $2::text::tsquery
+            WHEN $2 = '' THEN plainto_tsquery('pg_catalog.english', $1)
+            ELSE plainto_tsquery('pg_catalog.english', $1) && $2::text::tsquery
+        END)
+        ORDER BY created_at DESC, event_id
+        LIMIT $3
+        "#,
+        query.words,
+        query.rest,
+        limit,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows.iter().filter_map(|id| Id::from_slice(id)).collect())
+}
+
+/// The same, of what can be seen now. Each that is found is looked for in the tables before the newest are
+/// taken, so it is for when [`indexed`] does not do.
+pub(crate) async fn visible_only(
     connection: &mut PgConnection,
     query: &Query,
     limit: i64,
@@ -161,6 +196,7 @@ pub(crate) async fn finish_rebuild(connection: &mut PgConnection) -> sqlx::Resul
     let mut tx = connection.begin().await?;
     sqlx::raw_sql(
         "SET LOCAL statement_timeout = 0;
+         SET LOCAL maintenance_work_mem = '256MB';
          ALTER TABLE cn_relay.search_documents_fresh
              ADD CONSTRAINT search_documents_fresh_pkey PRIMARY KEY (event_id);
          CREATE INDEX search_documents_fresh_terms_idx

@@ -152,7 +152,7 @@ impl Client {
             phase: Phase::Looking(Vec::new()),
         };
         self.open.insert(name, open);
-        let (pool, turns) = (self.app.pool.clone(), Arc::clone(&self.turns));
+        let (pool, turns) = (self.app.pool_for(&filters), Arc::clone(&self.turns));
         self.searches.spawn(async move {
             let _turn = turns.acquire().await;
             let found = stored::find(&pool, &filters).await;
@@ -161,7 +161,7 @@ impl Client {
     }
 
     fn count(&mut self, name: String, filters: Vec<Filter>) {
-        let (pool, turns) = (self.app.pool.clone(), Arc::clone(&self.turns));
+        let (pool, turns) = (self.app.pool_for(&filters), Arc::clone(&self.turns));
         self.searches.spawn(async move {
             let _turn = turns.acquire().await;
             let counted = stored::count(&pool, &filters).await;
