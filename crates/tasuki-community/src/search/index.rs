@@ -12,6 +12,7 @@ use tokio::task::spawn_blocking;
 
 use super::Document;
 use crate::nostr::{Id, Parsed};
+use crate::store::search::Visible;
 use crate::store::{find, search};
 
 /// The handler.
@@ -35,10 +36,7 @@ impl Index {
     }
 
     /// The documents of a page, made on another thread.
-    async fn documents(
-        &self,
-        bodies: Vec<(String, Vec<String>)>,
-    ) -> Result<Vec<Document>, Failure> {
+    async fn documents(&self, bodies: Vec<Visible>) -> Result<Vec<Document>, Failure> {
         let index = self.clone();
         let make = move || {
             let bodies = bodies.iter();
@@ -79,15 +77,15 @@ impl Handler for Index {
     async fn rebuild(&self, snapshot: &mut Snapshot) -> Result<(), Failure> {
         let mut connection = self.pool.acquire().await?;
         search::begin_rebuild(&mut connection).await?;
-        let kinds: Vec<_> = self.kinds.iter().map(|kind| i32::from(*kind)).collect();
-        let mut page = search::visible(snapshot.connection(), &kinds, &[]).await?;
+        search::begin_reading(snapshot.connection(), &self.kinds).await?;
+        let mut page = search::read(snapshot.connection()).await?;
         let mut ready = Vec::new();
-        while let Some(last) = page.last.take() {
+        while !page.is_empty() {
             // While one page is written, the documents of the next are made, and the one behind it is read.
             let (written, made, next) = tokio::join!(
                 search::fill(&mut connection, &ready),
-                self.documents(std::mem::take(&mut page.bodies)),
-                search::visible(snapshot.connection(), &kinds, &last),
+                self.documents(page),
+                search::read(snapshot.connection()),
             );
             written?;
             ready = made?;
