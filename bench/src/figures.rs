@@ -79,6 +79,30 @@ pub(crate) enum Metric {
     SagaTakeoverLastSeconds,
     /// Local steps whose effect is there more than once.
     SagaReruns,
+    /// Events that a relay has accepted, with many on their way.
+    RelayIngestPerSecond,
+    /// The same with one on its way on each connection.
+    RelayAlonePerSecond,
+    /// Questions about what a relay has stored.
+    RelayQueryPerSecond,
+    /// What a question found: as much everywhere, or the questions were not the same.
+    RelayQueryFound,
+    /// From when an event was due until a listener has it, at 50 events per second.
+    RelaySlowP99Ms,
+    /// The same at 500 events per second.
+    RelayFastP99Ms,
+    /// Events that a listener was not told.
+    RelayLost,
+    /// From when an event was stored until a search finds it: the middle.
+    RelayVisibleP50Ms,
+    /// The same of the slowest hundredth.
+    RelayVisibleP99Ms,
+    /// A search: the middle.
+    RelaySearchP50Ms,
+    /// The same of the slowest twentieth.
+    RelaySearchP95Ms,
+    /// Events of an index that is made anew.
+    RelayRebuildPerSecond,
 }
 
 impl Metric {
@@ -117,6 +141,18 @@ impl Metric {
             Self::SagaTakeoverFirstSeconds => "kill -9, first saga taken over, s",
             Self::SagaTakeoverLastSeconds => "kill -9, last saga taken over, s",
             Self::SagaReruns => "kill -9, local steps that were run twice",
+            Self::RelayIngestPerSecond => "events accepted/s, 8 × 64 in flight",
+            Self::RelayAlonePerSecond => "events accepted/s, 8 × 1 in flight",
+            Self::RelayQueryPerSecond => "questions about what is stored/s",
+            Self::RelayQueryFound => "events found by a question",
+            Self::RelaySlowP99Ms => "100 listeners at 50/s, p99 ms",
+            Self::RelayFastP99Ms => "100 listeners at 500/s, p99 ms",
+            Self::RelayLost => "events lost on the way to listeners",
+            Self::RelayVisibleP50Ms => "stored → found, p50 ms",
+            Self::RelayVisibleP99Ms => "stored → found, p99 ms",
+            Self::RelaySearchP50Ms => "search, p50 ms",
+            Self::RelaySearchP95Ms => "search, p95 ms",
+            Self::RelayRebuildPerSecond => "index made anew, events/s",
         }
     }
 
@@ -142,6 +178,13 @@ impl Metric {
                 | Self::SagaTakeoverFirstSeconds
                 | Self::SagaTakeoverLastSeconds
                 | Self::SagaReruns
+                | Self::RelaySlowP99Ms
+                | Self::RelayFastP99Ms
+                | Self::RelayLost
+                | Self::RelayVisibleP50Ms
+                | Self::RelayVisibleP99Ms
+                | Self::RelaySearchP50Ms
+                | Self::RelaySearchP95Ms
         )
     }
 }

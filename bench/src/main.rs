@@ -13,8 +13,10 @@ mod load;
 mod ours;
 mod pgbench;
 mod queue;
+mod relay;
 mod report;
 mod saga;
+mod site;
 mod store;
 mod targets;
 
@@ -32,6 +34,10 @@ enum Command {
     Grant(Box<grant::Options>),
     /// Sagas per second, one alone, and what `kill -9` costs.
     Saga(Box<saga::Options>),
+    /// Events through the relay of the community node and others: in, out, found.
+    Relay(Box<relay::Options>),
+    /// Clients of a relay; the scenario calls this.
+    RelayLoad(Box<relay::load::Options>),
     /// Requests to a service; the scenarios call this.
     Load(Box<load::Options>),
     /// The library as a contestant; the scenarios call this.
@@ -63,6 +69,7 @@ fn start(command: Command) -> anyhow::Result<bool> {
     let makes_load = matches!(
         command,
         Command::Load(_)
+            | Command::RelayLoad(_)
             | Command::Ours {
                 verb: contest::Verb::Enqueue { .. },
                 ..
@@ -82,6 +89,12 @@ async fn run(command: Command) -> anyhow::Result<bool> {
         Command::Queue(options) => queue::run(&options).await,
         Command::Grant(options) => Box::pin(grant::run(&options)).await,
         Command::Saga(options) => Box::pin(saga::run(&options)).await,
+        Command::Relay(options) => Box::pin(relay::run(&options)).await,
+        Command::RelayLoad(options) => {
+            let told = relay::load::run(&options).await?;
+            println!("{}", serde_json::to_string(&told)?);
+            Ok(true)
+        }
         Command::Load(options) => {
             let told = load::run(&options).await?;
             println!("{}", serde_json::to_string(&told)?);

@@ -19,6 +19,13 @@ const SETTINGS: [&str; 10] = [
     "autovacuum",
 ];
 
+/// The address of another database on the same server.
+pub(crate) fn address(url: &str, database: &str) -> anyhow::Result<String> {
+    let rest = url.rsplit_once('/');
+    let (rest, _) = rest.context("the database's address has no database in it")?;
+    Ok(format!("{rest}/{database}"))
+}
+
 /// Makes an empty database, in place of one of this name.
 pub(crate) async fn recreate(server: &PgPool, name: &Schema) -> sqlx::Result<()> {
     drop_database(server, name).await?;
@@ -150,6 +157,13 @@ pub(crate) async fn settings(server: &PgPool) -> sqlx::Result<Vec<(String, Strin
 /// The server's time, fit for the name of a file.
 pub(crate) async fn now(server: &PgPool) -> sqlx::Result<String> {
     sqlx::query_scalar("SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD\"T\"HH24MISS\"Z\"')")
+        .fetch_one(server)
+        .await
+}
+
+/// The server's time, in seconds.
+pub(crate) async fn seconds(server: &PgPool) -> sqlx::Result<i64> {
+    sqlx::query_scalar("SELECT extract(EPOCH FROM now())::bigint")
         .fetch_one(server)
         .await
 }

@@ -21,6 +21,9 @@ pub(crate) const COMMIT_EACH: &str = "plain SQL, a commit per transition";
 pub(crate) const COMMITS_SHARED: &str = "plain SQL, shared commits";
 pub(crate) const REMAINING: &str = "the remaining work, without a kill";
 pub(crate) const KILL_TO_END: &str = "from the kill to the last end";
+pub(crate) const NOSTR_RS_RELAY: &str = "nostr-rs-relay";
+pub(crate) const RNOSTR: &str = "rnostr";
+pub(crate) const COPY_AND_INDEX: &str = "COPY of the same rows, and CREATE INDEX";
 
 /// The targets of the scenario `queue`.
 pub(crate) const QUEUE: [Target; 13] = [
@@ -156,4 +159,54 @@ pub(crate) const SAGA: [Target; 5] = [
         Bound::AtMost(1.0),
     ),
     (Metric::SagaReruns, Against::Named(LIMIT), Bound::Below(1.0)),
+];
+
+/// The targets of the scenario `relay`.
+pub(crate) const RELAY: [Target; 10] = [
+    (
+        Metric::RelayIngestPerSecond,
+        Against::Named(NOSTR_RS_RELAY),
+        Bound::AtLeast(5.0),
+    ),
+    (
+        Metric::RelayIngestPerSecond,
+        Against::Named(RNOSTR),
+        Bound::AtLeast(1.2),
+    ),
+    (
+        Metric::RelayAlonePerSecond,
+        Against::Named(NOSTR_RS_RELAY),
+        Bound::AtLeast(1.0),
+    ),
+    (
+        Metric::RelayQueryPerSecond,
+        Against::Named(NOSTR_RS_RELAY),
+        Bound::AtLeast(10.0),
+    ),
+    (
+        Metric::RelaySlowP99Ms,
+        Against::Named(LIMIT),
+        Bound::Below(1.0),
+    ),
+    (
+        Metric::RelayFastP99Ms,
+        Against::Named(LIMIT),
+        Bound::Below(1.0),
+    ),
+    (Metric::RelayLost, Against::Named(LIMIT), Bound::Below(1.0)),
+    (
+        Metric::RelayVisibleP99Ms,
+        Against::Named(LIMIT),
+        Bound::Below(1.0),
+    ),
+    (
+        Metric::RelaySearchP95Ms,
+        Against::Named(LIMIT),
+        Bound::Below(1.0),
+    ),
+    (
+        Metric::RelayRebuildPerSecond,
+        Against::Named(COPY_AND_INDEX),
+        Bound::AtLeast(0.7),
+    ),
 ];

@@ -12,13 +12,13 @@ use sqlx::{Connection as _, PgConnection};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Options, Scenario,
-    site::{ENTITLEMENT, NOTIFICATION, Process, Site},
+    ENTITLEMENT, NOTIFICATION, Options, Scenario,
     store::{self, Sent},
 };
 use crate::{
     figures::{Metric, OURS, Side},
     load::{Load, Told},
+    site::{Process, Site},
     store as databases,
     targets::LIMIT,
 };
@@ -111,7 +111,7 @@ async fn deliver(site: &Site, service: &Process, load: Load) -> anyhow::Result<(
     databases::settle(&site.url).await?;
     let mut watch = PgConnection::connect(&site.url).await?;
     let since = store::clock(&mut watch).await?;
-    let told = service.load(load).await?;
+    let told = load.on(service).await?;
     let deadline = Instant::now() + DRAIN_LIMIT;
     loop {
         let (granted, sent) = (told.answered, store::count(&mut watch, &since).await?);

@@ -7,13 +7,11 @@
 use anyhow::ensure;
 use tasuki::Schema;
 
-use super::{
-    Measure, Scenario, end_to_end,
-    site::{ENTITLEMENT, HTTP_ONLY, Site},
-};
+use super::{ENTITLEMENT, HTTP_ONLY, Measure, Scenario, end_to_end};
 use crate::{
     broker,
     figures::{Metric, OURS, Side},
+    site::Site,
     store as databases, targets,
 };
 

@@ -9,7 +9,6 @@
 
 mod end_to_end;
 mod history;
-mod site;
 mod soak;
 mod store;
 
@@ -20,14 +19,27 @@ use clap::{Args, ValueEnum};
 use sqlx::PgPool;
 use tasuki::Schema;
 
-use self::site::{ENTITLEMENT, HTTP_ONLY, Process, Site};
 use crate::{
     figures::{self, Metric, OURS, Runs, Side},
     load::{Load, What},
     pgbench::Pgbench,
     report::Report,
+    site::{Ground, Permission, Process, Site},
     store as databases, targets,
 };
+
+/// The services that take part; a schema has the name of its service.
+const ENTITLEMENT: &str = "entitlement";
+const NOTIFICATION: &str = "notification";
+/// The API, without workers.
+const HTTP_ONLY: [&str; 2] = ["--only", "http"];
+const PERMISSION: Permission = Permission {
+    service: ENTITLEMENT,
+    scopes: &["entitlement:grant", "entitlement:read"],
+};
+
+const FILL: &str = include_str!("../../grant/fill.sql");
+const MONTHS: &str = include_str!("../../grant/months.sql");
 
 /// How long the service is warmed up before a figure is taken: connections are opened then.
 const WARM_UP: u32 = 1;
@@ -165,6 +177,16 @@ impl Options {
         self.only.is_empty() || self.only.contains(&measure)
     }
 
+    fn ground(&self) -> Ground<'_> {
+        Ground {
+            database_url: &self.database_url,
+            nats_url: &self.nats_url,
+            redis_url: &self.redis_url,
+            tasuki: &self.tasuki,
+            logs: &self.results,
+        }
+    }
+
     /// The full load of grants on all connections.
     fn full_load(&self, seconds: u32) -> Load {
         Load {
@@ -231,8 +253,12 @@ impl Scenario<'_> {
 
     /// A fresh database with the platform's tables, and so many users with five entitlements.
     async fn site(&self, database: &Schema, users: u32) -> anyhow::Result<Site> {
-        let site = Box::pin(Site::make(self.options, &self.server, database)).await?;
-        site.fill(users).await?;
+        let ground = self.options.ground();
+        let site = Box::pin(Site::make(ground, &self.server, database, PERMISSION)).await?;
+        databases::run_file(&site.url, MONTHS.to_owned()).await?;
+        let fill = FILL.replace(":users", &users.to_string());
+        databases::run_file(&site.url, fill).await?;
+        databases::settle(&site.url).await?;
         Ok(site)
     }
 
@@ -274,13 +300,13 @@ impl Scenario<'_> {
                     connections,
                     ..load
                 };
-                service.load(alone).await?.p50_ms
+                alone.on(service).await?.p50_ms
             }
             Measure::Reads => {
                 let what = What::Reads;
-                service.load(Load { what, ..load }).await?.per_second
+                (Load { what, ..load }).on(service).await?.per_second
             }
-            _ => service.load(load).await?.per_second,
+            _ => load.on(service).await?.per_second,
         })
     }
 

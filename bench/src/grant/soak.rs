@@ -6,13 +6,11 @@ use std::{pin::pin, time::Duration};
 use anyhow::ensure;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{
-    Scenario,
-    site::{ENTITLEMENT, NOTIFICATION, Process},
-};
+use super::{ENTITLEMENT, NOTIFICATION, Scenario};
 use crate::{
     figures::{Metric, Side},
     load::{Load, Told},
+    site::Process,
 };
 
 /// How often memory is looked at.
@@ -56,7 +54,7 @@ pub(super) async fn run(scenario: &mut Scenario<'_>, time: Duration) -> anyhow::
 /// memory meanwhile, in MiB.
 async fn watch(processes: &[Process; 2], load: Load) -> anyhow::Result<(Told, [Vec<f64>; 2])> {
     let [first, _] = processes;
-    let mut running = pin!(first.load(load));
+    let mut running = pin!(load.on(first));
     let mut beat = interval(EVERY);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut seen: [Vec<f64>; 2] = Default::default();

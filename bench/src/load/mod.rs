@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use self::http::Connection;
-use crate::figures::percentile;
+use crate::{figures::percentile, site::Process};
 
 /// How much longer than asked for a load may take before it is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -93,8 +93,13 @@ impl What {
 }
 
 impl Load {
-    /// Puts this load on the service at `address`, from a process of its own.
-    pub(crate) async fn on(self, address: SocketAddr, api_key: &str) -> anyhow::Result<Told> {
+    /// Puts this load on a service, from a process of its own.
+    pub(crate) async fn on(self, service: &Process) -> anyhow::Result<Told> {
+        let told = self.asked(service.address(), service.api_key()).await;
+        told.with_context(|| format!("{} says more", service.log().display()))
+    }
+
+    async fn asked(self, address: SocketAddr, api_key: &str) -> anyhow::Result<Told> {
         let done = Command::new(std::env::current_exe()?)
             .arg("load")
             .args(self.words())

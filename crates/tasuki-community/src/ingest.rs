@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use sqlx::{PgConnection, PgPool};
 use tasuki::batch::{Group, Ran};
+use tasuki::idempotency::LockNumber;
 use tasuki::seqlog::Log;
 use tasuki::testing::crash_point;
-use tasuki::{begin, is_away};
+use tasuki::{begin_locked, is_away};
 
 use crate::domain::{Plan, Verdict, decide};
 use crate::nostr::{DELETION, Event};
@@ -39,8 +40,8 @@ pub(crate) struct Ingest {
 impl Ingest {
     /// One transaction.
     async fn take_in(&self, arrivals: &[Arrival]) -> sqlx::Result<Vec<Verdict>> {
-        let mut tx = begin(&self.pool).await?;
-        let plan = store(&mut tx, arrivals, self.ahead).await?;
+        let mut tx = begin_locked(&self.pool, locks(arrivals)).await?;
+        let plan = store_locked(&mut tx, arrivals, self.ahead).await?;
         if plan.accepted.is_empty() {
             tx.rollback().await?;
             return Ok(plan.verdicts);
@@ -63,9 +64,23 @@ pub(crate) async fn store(
     arrivals: &[Arrival],
     ahead: i64,
 ) -> sqlx::Result<Plan> {
+    ingest::lock(tx, locks(arrivals)).await?;
+    store_locked(tx, arrivals, ahead).await
+}
+
+fn locks(arrivals: &[Arrival]) -> Vec<LockNumber> {
+    let events: Vec<_> = arrivals.iter().map(|it| it.event.as_ref()).collect();
+    ingest::locks(&events)
+}
+
+/// The rest of it, once there are the locks.
+async fn store_locked(
+    tx: &mut PgConnection,
+    arrivals: &[Arrival],
+    ahead: i64,
+) -> sqlx::Result<Plan> {
     let events: Vec<_> = arrivals.iter().map(|it| it.event.as_ref()).collect();
     let topics: Vec<_> = arrivals.iter().map(|it| it.topics.as_slice()).collect();
-    ingest::lock(tx, &events).await?;
     let known = ingest::known(tx, &events).await?;
     let plan = decide(&events, known, ahead);
     if !plan.accepted.is_empty() {

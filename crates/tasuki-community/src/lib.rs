@@ -44,6 +44,7 @@ use relay::live::Live;
 use relay::publish::Publisher;
 use relay::{App, Buckets, Gate, Policy};
 use rules::Rules;
+use store::find;
 use verify::Verify;
 use workers::Staff;
 
@@ -132,12 +133,15 @@ pub fn service(
         keys: Buckets::new(own.limits.events_per_minute),
         gate: Gate::new(&rules, &pressure, &pool, &own.topics.default),
     };
-    let app = App::new(own, pool, clock, &live, publisher);
+    let searches = search::pool(&pool);
+    let pools = [find::pool(&pool), searches.clone()];
+    let app = App::new(own, pools, clock, &live, publisher);
     let about = "A Nostr relay: events that are signed, stored and told.";
     let service = Service::new(tables.clone(), about, own.server)
         .routes(relay::routes(app))
         .routes(http::routes(http::App {
             pool: tables.database.requests.clone(),
+            searches,
             pressure: pressure.clone(),
             scores: trust::Scores::new(&own.trust),
             keys: keys.clone(),

@@ -118,7 +118,7 @@ pub use ids::uuid_v7;
 #[doc(inline)]
 pub use migrate::install as migrate;
 pub use schema::{InvalidSchema, Schema};
-pub use transaction::{begin, is_away, is_passing};
+pub use transaction::{begin, begin_locked, is_away, is_passing};
 
 /// What the macros of this crate expand to. Not an API.
 #[doc(hidden)]

@@ -24,6 +24,8 @@ impl Scope for Read {
 #[derive(Clone, Debug)]
 pub(crate) struct App {
     pub(crate) pool: PgPool,
+    /// Connections whose plans know what is searched for.
+    pub(crate) searches: PgPool,
     pub(crate) pressure: Pressure,
     /// How scores are made.
     pub(crate) scores: Scores,

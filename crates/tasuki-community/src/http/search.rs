@@ -75,10 +75,17 @@ pub(super) async fn search(
     let question = search::Query::of(&asked.q, asked.topic.as_deref());
     let question = question.ok_or_else(|| ApiError::bad_request("q has no words"))?;
     let found = async {
-        let mut connection = app.pool.acquire().await?;
-        let ids = store::find(&mut connection, &question, limit.into()).await?;
+        let mut connection = app.searches.acquire().await?;
+        let limit = i64::from(limit);
+        let ids = store::indexed(&mut connection, &question, limit).await?;
         let bodies = find::bodies(&mut connection, &ids).await?;
-        Ok::<_, sqlx::Error>((ids, bodies))
+        if bodies.len() == ids.len() {
+            return Ok::<_, sqlx::Error>((ids, bodies));
+        }
+        // The index does not know yet that some have gone: others take their places.
+        let ids = store::visible_only(&mut connection, &question, limit).await?;
+        let bodies = find::bodies(&mut connection, &ids).await?;
+        Ok((ids, bodies))
     };
     let (ids, bodies) = found.await.map_err(|error| ApiError::database(&error))?;
     let mut bodies: HashMap<_, _> = bodies.into_iter().collect();

@@ -28,6 +28,7 @@ use super::live::Live;
 use super::policy::Policy;
 use super::publish::Publisher;
 use crate::config::{Auth, Community};
+use crate::nostr::Filter;
 
 /// The media type of the document (NIP-11).
 const NOSTR_JSON: &str = "application/nostr+json";
@@ -42,6 +43,7 @@ const ANYBODY: [(HeaderName, &str); 3] = [
 #[derive(Clone)]
 pub(crate) struct App {
     pub(crate) pool: PgPool,
+    searches: PgPool,
     pub(crate) clock: Clock,
     pub(crate) live: Live,
     pub(crate) policy: Arc<Policy>,
@@ -60,13 +62,14 @@ pub(crate) struct App {
 impl App {
     pub(crate) fn new(
         own: &Community,
-        pool: PgPool,
+        [pool, searches]: [PgPool; 2],
         clock: &Clock,
         live: &Live,
         publisher: Publisher,
     ) -> Self {
         Self {
             pool,
+            searches,
             clock: clock.clone(),
             live: live.clone(),
             policy: Arc::clone(&publisher.policy),
@@ -80,6 +83,19 @@ impl App {
             reqs_of_addresses: Buckets::new(own.limits.reqs_per_minute),
             info: Arc::new(Info::of(own)),
         }
+    }
+}
+
+impl App {
+    /// The connections that look for what `filters` want.
+    pub(super) fn pool_for(&self, filters: &[Filter]) -> PgPool {
+        let is_search = filters.iter().any(|filter| filter.search.is_some());
+        let pool = if is_search {
+            &self.searches
+        } else {
+            &self.pool
+        };
+        pool.clone()
     }
 }
 

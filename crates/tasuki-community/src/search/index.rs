@@ -8,9 +8,11 @@ use std::collections::BTreeSet;
 
 use sqlx::{FromRow, PgConnection, PgPool};
 use tasuki::seqlog::{Failure, Handler, Numbered, Snapshot, Tx};
+use tokio::task::spawn_blocking;
 
 use super::Document;
 use crate::nostr::{Id, Parsed};
+use crate::store::search::Visible;
 use crate::store::{find, search};
 
 /// The handler.
@@ -31,6 +33,18 @@ impl Index {
     fn document(&self, body: &str, topics: &[String]) -> Option<Document> {
         let event = Parsed::read(body).ok()?.trusted();
         Document::of(&event, topics, &self.kinds)
+    }
+
+    /// The documents of a page, made on another thread.
+    async fn documents(&self, bodies: Vec<Visible>) -> Result<Vec<Document>, Failure> {
+        let index = self.clone();
+        let make = move || {
+            let bodies = bodies.iter();
+            let made = bodies.filter_map(|(body, topics)| index.document(body, topics));
+            made.collect()
+        };
+        let made = spawn_blocking(make).await;
+        made.map_err(|panic| Failure::Failed(Box::new(panic)))
     }
 }
 
@@ -63,15 +77,21 @@ impl Handler for Index {
     async fn rebuild(&self, snapshot: &mut Snapshot) -> Result<(), Failure> {
         let mut connection = self.pool.acquire().await?;
         search::begin_rebuild(&mut connection).await?;
-        let mut after = Vec::new();
-        loop {
-            let page = search::visible(snapshot.connection(), &after).await?;
-            let bodies = page.bodies.iter();
-            let documents = bodies.filter_map(|(body, topics)| self.document(body, topics));
-            search::fill(&mut connection, &documents.collect::<Vec<_>>()).await?;
-            let Some(last) = page.last else { break };
-            after = last;
+        search::begin_reading(snapshot.connection(), &self.kinds).await?;
+        let mut page = search::read(snapshot.connection()).await?;
+        let mut ready = Vec::new();
+        while !page.is_empty() {
+            // While one page is written, the documents of the next are made, and the one behind it is read.
+            let (written, made, next) = tokio::join!(
+                search::fill(&mut connection, &ready),
+                self.documents(page),
+                search::read(snapshot.connection()),
+            );
+            written?;
+            ready = made?;
+            page = next?;
         }
+        search::fill(&mut connection, &ready).await?;
         search::finish_rebuild(&mut connection).await?;
         Ok(())
     }

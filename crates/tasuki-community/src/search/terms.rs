@@ -4,7 +4,9 @@
 //! that write no spaces are cut into pairs of neighbouring characters, so that any part of a text is found;
 //! all other words are taken as they are. Full and half width, and upper and lower case, are the same.
 
-use unicode_normalization::UnicodeNormalization as _;
+use std::fmt::Write as _;
+
+use unicode_normalization::{IsNormalized, UnicodeNormalization as _, is_nfkc_quick};
 
 /// The longest word; what is longer is a key, or nonsense.
 const WORD: usize = 64;
@@ -68,8 +70,17 @@ fn script_of(c: char) -> Script {
 impl Terms {
     /// Takes a text apart.
     pub(crate) fn of(text: &str) -> Self {
+        let lower = char::to_lowercase;
+        // Most texts are folded already, and finding that out is quick.
+        if is_nfkc_quick(text.chars()) == IsNormalized::Yes {
+            Self::read(text.chars().flat_map(lower))
+        } else {
+            Self::read(text.nfkc().flat_map(lower))
+        }
+    }
+
+    fn read(text: impl Iterator<Item = char>) -> Self {
         let mut terms = Self::default();
-        let text = text.nfkc().flat_map(char::to_lowercase);
         let (mut run, mut current) = (Vec::new(), Script::None);
         let is_word = |script| matches!(script, Script::English | Script::Other);
         for c in text.chain([' ']) {
@@ -111,12 +122,15 @@ impl Terms {
         for run in &self.runs {
             // What does not stand next to each other must not look so.
             place += 2;
-            for term in run.terms() {
+            for term in 0..run.len() {
                 place += 1;
                 if place > MOST {
                     return vector;
                 }
-                vector.push_str(&format!("'{}':{place} ", quoted(&term)));
+                vector.push('\'');
+                run.put(term, &mut vector);
+                let written = write!(vector, "':{place} ");
+                debug_assert!(written.is_ok(), "writing to a string does not fail");
             }
         }
         vector
@@ -130,15 +144,19 @@ impl Terms {
 }
 
 impl Run {
-    fn terms(&self) -> Vec<String> {
+    /// How many terms it has.
+    fn len(&self) -> usize {
         match self {
-            Self::Word(word) => vec![word.clone()],
-            Self::Pairs(chars) => {
-                let mut terms: Vec<String> =
-                    chars.windows(2).map(|it| it.iter().collect()).collect();
-                terms.extend(chars.last().map(ToString::to_string));
-                terms
-            }
+            Self::Word(_) => 1,
+            Self::Pairs(chars) => chars.len(),
+        }
+    }
+
+    /// Writes one of its terms: a word, a pair, or the last character.
+    fn put(&self, term: usize, text: &mut String) {
+        match self {
+            Self::Word(word) => text.push_str(&quoted(word)),
+            Self::Pairs(chars) => text.extend(chars.iter().skip(term).take(2)),
         }
     }
 

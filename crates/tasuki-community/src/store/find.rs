@@ -6,7 +6,7 @@
 
 use sqlx::postgres::PgArguments;
 use sqlx::query::QueryAs;
-use sqlx::{AssertSqlSafe, FromRow, PgConnection, Postgres};
+use sqlx::{AssertSqlSafe, FromRow, PgConnection, PgPool, Postgres};
 use uuid::Uuid;
 
 use crate::nostr::{Filter, Id, TagFilter};
@@ -14,6 +14,15 @@ use crate::search;
 
 /// Bodies up to this length come with what was found; longer ones are fetched when they are sent.
 const SHORT: usize = 4096;
+
+/// Connections that look for stored events. One plan serves all values, and may be made when nothing is
+/// stored yet: without these it would read all events of a kind to sort them and take the newest, where
+/// every way in has an index in the order of the answer.
+pub(crate) fn pool(requests: &PgPool) -> PgPool {
+    let options = requests.connect_options().as_ref().clone();
+    let options = options.options([("enable_sort", "off"), ("enable_bitmapscan", "off")]);
+    requests.options().clone().connect_lazy_with(options)
+}
 
 /// Where events are.
 const PLACES: [Place; 2] = [
@@ -163,8 +172,9 @@ impl Text {
         if let Some(ids) = &filter.ids {
             let ids = self.bind(Value::Bytes(ids.iter().map(|id| id.0.to_vec()).collect()));
             let rest = self.conditions(filter, place, Way::Ids);
+            // Few, and by their ids: the offset keeps the order of the answer from deciding the way in.
             return format!(
-                "SELECT {columns} FROM {events} AS event WHERE event.event_id = ANY({ids}) {rest} {tail}"
+                "SELECT {columns} FROM {events} AS event WHERE event.event_id = ANY({ids}) {rest} OFFSET 0"
             );
         }
         if let Some(text) = &filter.search {
@@ -220,6 +230,9 @@ impl Text {
         let (words, rest) = question.map(|it| (it.words, it.rest)).unwrap_or_default();
         let (words, query) = (self.bind(Value::Text(words)), self.bind(Value::Text(rest)));
         let rest = self.conditions(filter, place, Way::Search);
+        let rest = rest.replace("event.created_at", "document.created_at");
+        // A word that is everywhere is found by reading the newest documents, in the order of the answer.
+        let tail = tail.replace("event.", "document.");
         let events = place.events;
         format!(
             "SELECT {columns} FROM cn_relay.search_documents AS document

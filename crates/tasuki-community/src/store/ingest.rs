@@ -10,11 +10,10 @@ use crate::NAME;
 use crate::domain::{Known, Plan, Version};
 use crate::nostr::{Class, Coordinate, DELETION, Event, Id, Key, class, short_hash};
 
-/// Takes a lock on every event and version that `events` are, or delete: nobody else decides about them
-/// meanwhile. In the order of their numbers, so that two batches never wait for each other.
-pub(crate) async fn lock(tx: &mut PgConnection, events: &[&Event]) -> sqlx::Result<()> {
+/// The locks on every event and version that `events` are, or delete: who has them decides alone.
+pub(crate) fn locks(events: &[&Event]) -> Vec<LockNumber> {
     let mut locks = Vec::with_capacity(events.len());
-    let of = |kind: &str, what: &str| LockNumber::of(&[NAME, kind, what]).get();
+    let of = |kind: &str, what: &str| LockNumber::of(&[NAME, kind, what]);
     for event in events {
         locks.push(of("event", &event.id.to_string()));
         locks.extend(event.coordinate().map(|it| of("version", &it.to_string())));
@@ -23,6 +22,13 @@ pub(crate) async fn lock(tx: &mut PgConnection, events: &[&Event]) -> sqlx::Resu
         let versions = deletion.coordinates.iter();
         locks.extend(versions.map(|it| of("version", &it.to_string())));
     }
+    locks
+}
+
+/// Takes locks in a transaction that has begun without them. In the order of their numbers, so that two
+/// batches never wait for each other.
+pub(crate) async fn lock(tx: &mut PgConnection, locks: Vec<LockNumber>) -> sqlx::Result<()> {
+    let mut locks: Vec<_> = locks.into_iter().map(LockNumber::get).collect();
     locks.sort_unstable();
     locks.dedup();
     sqlx::query!(

@@ -1,12 +1,18 @@
 //! Documents of the index.
+//!
+//! A transaction that changes documents does not wait for the disk: whoever stores events would wait behind
+//! it. After a crash of the server the last ones may be gone, and with each the offset that it has moved,
+//! so their rows of the log come again.
 
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use crate::nostr::Id;
 use crate::search::{Document, Query};
 
 /// How many events a rebuild reads at a time.
-const BATCH: i64 = 2_000;
+const BATCH: u32 = 2_000;
+/// So many documents are sorted rather than read in order.
+const FEW: i64 = 3_000;
 
 /// Puts documents in, or in the place of those that are there.
 pub(crate) async fn put(tx: &mut PgConnection, documents: &[Document]) -> sqlx::Result<()> {
@@ -17,6 +23,7 @@ pub(crate) async fn put(tx: &mut PgConnection, documents: &[Document]) -> sqlx::
         SELECT it.event_id, it.created_at, it.terms::tsvector || to_tsvector('pg_catalog.english', it.words)
         FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[])
             AS it (event_id, created_at, terms, words)
+        WHERE (SELECT set_config('synchronous_commit', 'off', TRUE)) = 'off'
         ON CONFLICT (event_id) DO UPDATE SET terms = excluded.terms
         "#,
         &columns.ids,
@@ -33,7 +40,10 @@ pub(crate) async fn put(tx: &mut PgConnection, documents: &[Document]) -> sqlx::
 pub(crate) async fn remove(tx: &mut PgConnection, ids: &[Id]) -> sqlx::Result<()> {
     let ids: Vec<_> = ids.iter().map(|id| id.0.to_vec()).collect();
     sqlx::query!(
-        "DELETE FROM cn_relay.search_documents WHERE event_id = ANY($1)",
+        r#"
+        DELETE FROM cn_relay.search_documents
+        WHERE event_id = ANY($1) AND (SELECT set_config('synchronous_commit', 'off', TRUE)) = 'off'
+        "#,
         &ids
     )
     .execute(tx)
@@ -41,8 +51,76 @@ pub(crate) async fn remove(tx: &mut PgConnection, ids: &[Id]) -> sqlx::Result<()
     Ok(())
 }
 
-/// The ids of what `query` finds, newest first.
-pub(crate) async fn find(
+/// The ids of what `query` finds, newest first. Some may have gone since they were indexed.
+///
+/// How much it finds decides the way in, and nobody knows that before: words that always stand together, as
+/// the pairs of one Japanese word do, are estimated as if they did not. So the index of words is asked for
+/// a few; if there are more than that, reading the newest documents soon finds enough.
+pub(crate) async fn indexed(
+    connection: &mut PgConnection,
+    query: &Query,
+    limit: i64,
+) -> sqlx::Result<Vec<Id>> {
+    let rows = sqlx::query!(
+        r#"
+        WITH few AS MATERIALIZED (
+            SELECT event_id, created_at FROM cn_relay.search_documents
+            WHERE terms @@ (CASE
+                WHEN $1 = '' THEN $2::text::tsquery
+                WHEN $2 = '' THEN plainto_tsquery('pg_catalog.english', $1)
+                ELSE plainto_tsquery('pg_catalog.english', $1) && $2::text::tsquery
+            END)
+            LIMIT $4
+        )
+
+        SELECT event_id, (SELECT count(*) FROM few) AS "count!"
+        FROM few
+        ORDER BY created_at DESC, event_id
+        LIMIT $3
+        "#,
+        query.words,
+        query.rest,
+        limit,
+        FEW + 1,
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    let ids: Vec<_> = if rows.first().is_some_and(|row| row.count > FEW) {
+        newest(connection, query, limit).await?
+    } else {
+        rows.into_iter().map(|row| row.event_id).collect()
+    };
+    Ok(ids.iter().filter_map(|id| Id::from_slice(id)).collect())
+}
+
+/// The same, by reading the newest documents until there are enough. `IS TRUE` keeps the index of words out.
+async fn newest(
+    connection: &mut PgConnection,
+    query: &Query,
+    limit: i64,
+) -> sqlx::Result<Vec<Vec<u8>>> {
+    sqlx::query_scalar!(
+        r#"
+        SELECT event_id FROM cn_relay.search_documents
+        WHERE terms @@ (CASE
+            WHEN $1 = '' THEN $2::text::tsquery
+            WHEN $2 = '' THEN plainto_tsquery('pg_catalog.english', $1)
+            ELSE plainto_tsquery('pg_catalog.english', $1) && $2::text::tsquery
+        END) IS TRUE
+        ORDER BY created_at DESC, event_id
+        LIMIT $3
+        "#,
+        query.words,
+        query.rest,
+        limit,
+    )
+    .fetch_all(connection)
+    .await
+}
+
+/// The same, of what can be seen now. Each that is found is looked for in the tables before the newest are
+/// taken, so it is for when [`indexed`] does not do.
+pub(crate) async fn visible_only(
     connection: &mut PgConnection,
     query: &Query,
     limit: i64,
@@ -76,44 +154,43 @@ pub(crate) async fn find(
     Ok(rows.iter().filter_map(|id| Id::from_slice(id)).collect())
 }
 
-/// Some visible events, and how to go on behind them.
-pub(crate) struct Page {
-    pub(crate) bodies: Vec<(String, Vec<String>)>,
-    pub(crate) last: Option<Vec<u8>>,
+/// An event, and its topics.
+pub(crate) type Visible = (String, Vec<String>);
+
+/// Begins to read all visible events of these kinds, in a snapshot and in the order of the tables: that is
+/// the only one in which reading all of them is quick, and about the one in which documents are read later.
+pub(crate) async fn begin_reading(
+    connection: &mut PgConnection,
+    kinds: &[u16],
+) -> sqlx::Result<()> {
+    let kinds: Vec<_> = kinds.iter().map(ToString::to_string).collect();
+    let kinds = kinds.join(",");
+    let of = |table: &str| {
+        format!(
+            "SELECT body, topics FROM cn_relay.{table}
+             WHERE kind = ANY('{{{kinds}}}'::integer[]) AND hidden_at IS NULL"
+        )
+    };
+    let (regular, kept) = (of("events"), of("kept_events"));
+    let declare = format!(
+        "SET LOCAL enable_seqscan = on;
+         -- Of a kind that is rare, a page may be far away.
+         SET LOCAL statement_timeout = 0;
+         DECLARE visible NO SCROLL CURSOR FOR {regular} UNION ALL {kept}"
+    );
+    // Safe: nothing is written into it but numbers.
+    sqlx::raw_sql(AssertSqlSafe(declare))
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
-/// Visible events in the order of their ids, after `after`: of a snapshot, for a rebuild. Of all kinds, so
-/// that a page has an end however few of them are searched.
-pub(crate) async fn visible(connection: &mut PgConnection, after: &[u8]) -> sqlx::Result<Page> {
-    let rows = sqlx::query!(
-        r#"
-        SELECT event_id AS "event_id!", body AS "body!", topics AS "topics!"
-        FROM (
-            (
-                SELECT event_id, body, topics FROM cn_relay.events
-                WHERE event_id > $1 AND hidden_at IS NULL
-                ORDER BY event_id
-                LIMIT $2
-            )
-            UNION ALL
-            (
-                SELECT event_id, body, topics FROM cn_relay.kept_events
-                WHERE event_id > $1 AND hidden_at IS NULL
-                ORDER BY event_id
-                LIMIT $2
-            )
-        ) AS event
-        ORDER BY event_id
-        LIMIT $2
-        "#,
-        after,
-        BATCH,
-    )
-    .fetch_all(connection)
-    .await?;
-    let last = rows.last().map(|row| row.event_id.clone());
-    let bodies = rows.into_iter().map(|row| (row.body, row.topics)).collect();
-    Ok(Page { bodies, last })
+/// The next of them; nothing at the end.
+pub(crate) async fn read(connection: &mut PgConnection) -> sqlx::Result<Vec<Visible>> {
+    let fetch = AssertSqlSafe(format!("FETCH FORWARD {BATCH} FROM visible"));
+    let fetch = sqlx::query_as(fetch);
+    // It would name a cursor that is gone with this transaction.
+    fetch.persistent(false).fetch_all(connection).await
 }
 
 /// An empty table beside the one in use; what an earlier try has left goes.
@@ -136,6 +213,9 @@ pub(crate) async fn fill(
     connection: &mut PgConnection,
     documents: &[Document],
 ) -> sqlx::Result<()> {
+    if documents.is_empty() {
+        return Ok(());
+    }
     let columns = Columns::of(documents);
     sqlx::query(
         "INSERT INTO cn_relay.search_documents_fresh (event_id, created_at, terms)
@@ -157,6 +237,7 @@ pub(crate) async fn finish_rebuild(connection: &mut PgConnection) -> sqlx::Resul
     let mut tx = connection.begin().await?;
     sqlx::raw_sql(
         "SET LOCAL statement_timeout = 0;
+         SET LOCAL maintenance_work_mem = '256MB';
          ALTER TABLE cn_relay.search_documents_fresh
              ADD CONSTRAINT search_documents_fresh_pkey PRIMARY KEY (event_id);
          CREATE INDEX search_documents_fresh_terms_idx

@@ -181,3 +181,37 @@ async fn what_is_gone_is_not_found_and_a_replay_and_a_rebuild_end_in_the_same_in
     caught_up(&world).await;
     assert_eq!(search(&mut client, "駅伝").await.len(), 30);
 }
+
+#[tokio::test]
+async fn a_word_that_is_in_thousands_of_events_finds_the_newest_that_can_be_seen() {
+    let world = World::start().await;
+    for filling in [
+        "INSERT INTO cn_relay.events (event_id, ingested_at, pubkey, created_at, kind, topics, body)
+         SELECT decode(lpad(to_hex(n), 64, '0'), 'hex'), now(), '', n, 1, '{run}', format('{\"n\":%s}', n)
+         FROM generate_series(1, 3500) AS n",
+        "INSERT INTO cn_relay.search_documents (event_id, created_at, terms)
+         SELECT event_id, created_at, '''駅伝'':3 ''伝'':4'::tsvector FROM cn_relay.events",
+    ] {
+        let filled = sqlx::query(filling).execute(&world.env.db.pool).await;
+        assert_eq!(filled.unwrap().rows_affected(), 3_500);
+    }
+    let key = key(&world).await;
+    let newest = async || {
+        let url = "/v1/search?q=%E9%A7%85%E4%BC%9D&limit=3";
+        world.host.get_as(&key, url).await.json()["events"].clone()
+    };
+    assert_eq!(
+        newest().await,
+        json!([{"n": 3500}, {"n": 3499}, {"n": 3498}])
+    );
+
+    // The index has not heard of it yet.
+    sqlx::query("UPDATE cn_relay.events SET hidden_at = now() WHERE created_at = 3499")
+        .execute(&world.env.db.pool)
+        .await
+        .unwrap();
+    assert_eq!(
+        newest().await,
+        json!([{"n": 3500}, {"n": 3498}, {"n": 3497}])
+    );
+}

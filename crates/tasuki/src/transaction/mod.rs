@@ -24,6 +24,8 @@ use tokio::runtime::Handle;
 
 pub use away::{is_away, is_passing};
 
+use crate::idempotency::LockNumber;
+
 /// An open transaction. Dropping it rolls back.
 pub(crate) type Transaction = sqlx::Transaction<'static, Postgres>;
 
@@ -67,6 +69,23 @@ pub(crate) async fn begin_with(pool: &PgPool, first: &str) -> sqlx::Result<Trans
     );
     // Safe: callers write nothing into it but numbers.
     begin_by(pool, AssertSqlSafe(all).into_sql_str()).await
+}
+
+/// Begins a transaction that holds these locks, in one round trip: as [`begin`], and then
+/// `pg_advisory_xact_lock` of each. What others have is waited for, up to the connection's
+/// `lock_timeout`; the transaction sees what they have committed. Locks are taken in the order of their
+/// numbers, so that two who take several never wait for each other.
+///
+/// # Errors
+/// As [`begin`], and when a lock can't be had in time: then nothing is held.
+pub async fn begin_locked(
+    pool: &PgPool,
+    numbers: impl IntoIterator<Item = LockNumber>,
+) -> sqlx::Result<sqlx::Transaction<'static, Postgres>> {
+    let mut numbers: Vec<_> = numbers.into_iter().map(LockNumber::get).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    begin_with(pool, &store::locking(&numbers)).await
 }
 
 async fn begin_by(pool: &PgPool, opening: SqlStr) -> sqlx::Result<Transaction> {

@@ -21,6 +21,7 @@ mod inbox;
 mod jobs;
 mod last_published;
 mod lease;
+mod locked;
 mod migrate;
 mod outbox;
 mod pooler;

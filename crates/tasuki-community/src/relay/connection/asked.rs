@@ -165,7 +165,7 @@ impl Client {
             phase: Phase::Looking(Vec::new()),
         };
         self.open.insert(name, open);
-        let (pool, turns) = (self.app.pool.clone(), Arc::clone(&self.turns));
+        let (pool, turns) = (self.app.pool_for(&filters), Arc::clone(&self.turns));
         let live = self.app.live.clone();
         self.searches.spawn(async move {
             let turn = turns.acquire_owned().await.ok();
@@ -177,7 +177,7 @@ impl Client {
     }
 
     fn count(&mut self, name: String, filters: Vec<Filter>) {
-        let (pool, turns) = (self.app.pool.clone(), Arc::clone(&self.turns));
+        let (pool, turns) = (self.app.pool_for(&filters), Arc::clone(&self.turns));
         self.searches.spawn(async move {
             let _turn = turns.acquire().await;
             let counted = stored::count(&pool, &filters).await;

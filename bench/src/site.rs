@@ -9,7 +9,7 @@
 use std::{
     fs::{self, File},
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
 };
@@ -24,36 +24,10 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::Options;
-use crate::{
-    broker,
-    load::{Load, Told, http::Connection},
-    store as databases,
-};
+use crate::{broker, load::http::Connection, store as databases};
 
-/// The services that take part; a schema has the name of its service.
-pub(super) const ENTITLEMENT: &str = "entitlement";
-pub(super) const NOTIFICATION: &str = "notification";
-/// The API, without workers.
-pub(super) const HTTP_ONLY: [&str; 2] = ["--only", "http"];
-
-/// Makes a key that may grant and read.
-const MAKE_KEY: [&str; 11] = [
-    "apikey",
-    "create",
-    "--json",
-    "--name",
-    "bench",
-    "--service",
-    ENTITLEMENT,
-    "--scope",
-    "entitlement:grant",
-    "--scope",
-    "entitlement:read",
-];
-
-const FILL: &str = include_str!("../../grant/fill.sql");
-const MONTHS: &str = include_str!("../../grant/months.sql");
+/// Makes an API key; behind it come the service and what the key may do.
+const MAKE_KEY: [&str; 5] = ["apikey", "create", "--json", "--name", "bench"];
 
 /// How long a process may take until it is ready, how long one look at that, and the pause after.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -62,10 +36,31 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How long it may take to stop: more than its own time of grace.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
+/// Where servers, executable and logs are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ground<'a> {
+    /// The server, through a database that is not touched.
+    pub(crate) database_url: &'a str,
+    /// The broker. Its streams are removed.
+    pub(crate) nats_url: &'a str,
+    pub(crate) redis_url: &'a str,
+    /// The executable that is measured.
+    pub(crate) tasuki: &'a Path,
+    /// Where the logs of the services go.
+    pub(crate) logs: &'a Path,
+}
+
+/// What the load is let in with: a service, and what is allowed there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Permission {
+    pub(crate) service: &'static str,
+    pub(crate) scopes: &'static [&'static str],
+}
+
 /// A database, and how processes find it.
 #[derive(Debug)]
-pub(super) struct Site {
-    pub(super) url: String,
+pub(crate) struct Site {
+    pub(crate) url: String,
     program: PathBuf,
     settings: Vec<(&'static str, String)>,
     logs: PathBuf,
@@ -80,55 +75,51 @@ struct Made {
 
 impl Site {
     /// Makes the database anew, with everything but rows.
-    pub(super) async fn make(
-        options: &Options,
+    pub(crate) async fn make(
+        ground: Ground<'_>,
         server: &PgPool,
         database: &Schema,
+        permission: Permission,
     ) -> anyhow::Result<Self> {
-        let (rest, _) = options
-            .database_url
-            .rsplit_once('/')
-            .context("the database's address has no database in it")?;
-        let url = format!("{rest}/{database}");
-        broker::forget(&options.nats_url).await?;
+        let url = databases::address(ground.database_url, database.as_str())?;
+        broker::forget(ground.nats_url).await?;
         databases::recreate(server, database).await?;
         let settings = vec![
             ("TASUKI_DATABASE__URL", url.clone()),
-            ("TASUKI_NATS__URL", options.nats_url.clone()),
-            ("TASUKI_REDIS__URL", options.redis_url.clone()),
+            ("TASUKI_NATS__URL", ground.nats_url.to_owned()),
+            ("TASUKI_REDIS__URL", ground.redis_url.to_owned()),
         ];
         let mut site = Self {
             url,
-            program: std::path::absolute(&options.tasuki)?,
+            program: std::path::absolute(ground.tasuki)?,
             settings,
-            logs: options.results.clone(),
+            logs: ground.logs.to_owned(),
             api_key: String::new(),
         };
         site.tell(&["migrate"]).await?;
-        databases::run_file(&site.url, MONTHS.to_owned()).await?;
-        let made = site.tell(&MAKE_KEY).await?;
+        let mut make_key = MAKE_KEY.to_vec();
+        make_key.extend(["--service", permission.service]);
+        let scopes = permission.scopes.iter();
+        make_key.extend(scopes.flat_map(|scope| ["--scope", scope]));
+        let made = site.tell(&make_key).await?;
         let made: Made = serde_json::from_str(&made).context("no API key was made")?;
         site.api_key = made.credential;
         Ok(site)
     }
 
-    /// Gives five entitlements to so many users.
-    pub(super) async fn fill(&self, users: u32) -> anyhow::Result<()> {
-        let sql = FILL.replace(":users", &users.to_string());
-        databases::run_file(&self.url, sql).await?;
-        databases::settle(&self.url).await?;
-        Ok(())
-    }
-
-    /// Processes that log only what is wrong.
-    pub(super) fn quiet(mut self) -> Self {
-        self.settings
-            .push(("TASUKI_TELEMETRY__LOG", "warn".to_owned()));
+    /// Another setting of its processes.
+    pub(crate) fn with(mut self, name: &'static str, value: &str) -> Self {
+        self.settings.push((name, value.to_owned()));
         self
     }
 
+    /// Processes that log only what is wrong.
+    pub(crate) fn quiet(self) -> Self {
+        self.with("TASUKI_TELEMETRY__LOG", "warn")
+    }
+
     /// Starts a service, or a part of it, and returns when it is ready.
-    pub(super) async fn serve(
+    pub(crate) async fn serve(
         &self,
         service: &'static str,
         part: &[&str],
@@ -162,7 +153,7 @@ impl Site {
     }
 
     /// Runs a command of the executable to its end, and returns what it says.
-    async fn tell(&self, words: &[&str]) -> anyhow::Result<String> {
+    pub(crate) async fn tell(&self, words: &[&str]) -> anyhow::Result<String> {
         let done = Command::new(&self.program)
             .args(words)
             .envs(self.settings.iter().map(|(name, value)| (name, value)))
@@ -184,8 +175,8 @@ impl Site {
 
 /// A service that runs. Dropping it kills it.
 #[derive(Debug)]
-pub(super) struct Process {
-    pub(super) service: &'static str,
+pub(crate) struct Process {
+    pub(crate) service: &'static str,
     child: Child,
     address: SocketAddr,
     api_key: String,
@@ -193,14 +184,23 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Puts load on it.
-    pub(super) async fn load(&self, load: Load) -> anyhow::Result<Told> {
-        let told = load.on(self.address, &self.api_key).await;
-        told.with_context(|| format!("{} says more", self.log.display()))
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it lets the load in with.
+    pub(crate) fn api_key(&self) -> &str {
+        &self.api_key
+    }
+
+    /// What it has to say.
+    pub(crate) fn log(&self) -> &Path {
+        &self.log
     }
 
     /// What it holds in memory now, in MiB.
-    pub(super) fn resident(&self) -> anyhow::Result<f64> {
+    pub(crate) fn resident(&self) -> anyhow::Result<f64> {
         let (service, log) = (self.service, self.log.display());
         let gone = || format!("{service} has ended, {log} says more");
         let pid = self.child.id().with_context(gone)?;
@@ -209,7 +209,7 @@ impl Process {
     }
 
     /// Tells it to stop, and waits until it has.
-    pub(super) async fn stop(mut self) -> anyhow::Result<()> {
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
         let (service, log) = (self.service, self.log.display());
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
         let pid = pid
