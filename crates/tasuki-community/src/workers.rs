@@ -109,13 +109,16 @@ impl Staff<'_> {
 
     /// The consumer `trust-v1`.
     fn trust(&self, pool: &PgPool) -> impl Worker + use<> {
+        let pool = beside(pool, CONSUMER_CONNECTIONS);
         let trust = Trust {
             pool: pool.clone(),
             kinds: self.own.trust.kinds.clone(),
             keys: self.keys.cloned(),
             interval: self.own.trust.interval,
         };
-        Follower::new(self.log, "trust-v1", pool, trust).named("community.trust")
+        Follower::new(self.log, "trust-v1", &pool, trust)
+            .named("community.trust")
+            .batch_of(&self.pressure.batch())
     }
 
     /// Who has no keys says nothing.
