@@ -136,7 +136,7 @@ impl Store {
         let look = since(sql::LOOK, "$2::bigint", "$3::bigint []");
         let channel = schema.render(table.channel);
         Self {
-            offsets: Offsets::new(&render),
+            offsets: Offsets::new(render),
             appended: format!("{channel}_appended"),
             channel,
             take: render(sql::TAKE),
