@@ -7,7 +7,7 @@ use anyhow::bail;
 use serde_json::{Value, json};
 use sqlx::Connection as _;
 use sqlx::pool::PoolConnection;
-use tasuki::seqlog::{Consumer, Consumers, Story};
+use tasuki::seqlog::{Consumer, Consumers, Story, Trouble};
 
 use crate::args::{self, Source};
 use crate::outbox::{actor, time};
@@ -98,6 +98,13 @@ impl Desk {
         }
         let header = ["NAME", "LOG", "STATE", "AT", "BEHIND", "MOVED", "ACTIVE AT"];
         say(table(&header, [row(&story.consumer)]));
+        say(format_args!(
+            "\nits log ends at {}; it can be moved to {} at the lowest",
+            story.consumer.head_seq, story.consumer.floor_seq
+        ));
+        if let Some(trouble) = &story.consumer.trouble {
+            say(format_args!("\n{}", told(trouble)));
+        }
         if !story.set_aside.is_empty() {
             let rows = story.set_aside.iter().map(|it| {
                 vec![
@@ -134,17 +141,26 @@ impl Desk {
 
     async fn preview(mut self, name: &str, to: i64, json: bool) -> anyhow::Result<ExitCode> {
         let consumer = self.find(name).await?.consumer;
-        let again = (consumer.last_seq - to).max(0);
-        let floor = consumer.floor_seq;
+        let (floor, head) = (consumer.floor_seq, consumer.head_seq);
         if to < floor {
             bail!(
                 "rows up to {floor} may be gone: {name} can be set back to {floor}, and no further"
             );
         }
+        if to > head {
+            bail!("the log ends at {head}: {name} can't be moved beyond that");
+        }
+        let again = (consumer.last_seq - to).max(0);
+        let skipped = (to - consumer.last_seq).max(0);
         if json {
-            say_json(
-                &json!({ "name": name, "from_seq": consumer.last_seq, "to_seq": to, "again": again }),
-            )?;
+            say_json(&json!({
+                "name": name, "from_seq": consumer.last_seq, "to_seq": to, "again": again,
+                "skipped": skipped,
+            }))?;
+        } else if skipped > 0 {
+            say(format_args!(
+                "{name} would skip {skipped} rows that it has not handled"
+            ));
         } else {
             say(format_args!("{name} would handle {again} rows again"));
         }
@@ -195,7 +211,22 @@ fn consumer_json(it: &Consumer) -> Value {
         "name": it.name, "log": it.log, "state": it.state.as_str(), "last_seq": it.last_seq,
         "head_seq": it.head_seq, "floor_seq": it.floor_seq, "backlog": it.backlog(),
         "updated_at": time(it.updated_at), "owner": it.owner,
+        "trouble": it.trouble.as_ref().map(|trouble| json!({
+            "seq": trouble.seq, "attempts": trouble.attempts,
+            "retry_at": trouble.retry_at.map(time), "error": trouble.error,
+        })),
     })
+}
+
+fn told(trouble: &Trouble) -> String {
+    let error = trouble
+        .error
+        .as_deref()
+        .unwrap_or("it was begun and has not ended");
+    match trouble.seq {
+        Some(seq) => format!("row {seq} was tried {} times: {error}", trouble.attempts),
+        None => error.to_owned(),
+    }
 }
 
 fn row(it: &Consumer) -> Vec<String> {

@@ -16,6 +16,7 @@ use sqlx::postgres::PgPoolOptions;
 use tasuki::bus::{Consumer, ConsumerSpec, NatsBus, StreamSpec};
 use tasuki::inbox::Inbox;
 use tasuki::jobs::{Jobs, Queue, Registry, Repeat, Schedules};
+use tasuki::lease::Route;
 use tasuki::outbox::{self, Outbox, Reconciler, RelaySettings, Routes};
 use tasuki::worker::Supervisor;
 use tasuki::{Clock, Schema};
@@ -75,6 +76,9 @@ struct Node {
     /// Only numbers it.
     #[arg(long)]
     only_numbers: bool,
+    /// Does so as behind a pooler.
+    #[arg(long)]
+    pooled: bool,
     /// Prints the seconds since 1970 by its own clock instead, and ends.
     #[arg(long)]
     time: bool,
@@ -128,8 +132,16 @@ async fn main() -> Result<()> {
         };
         sagas.start(&supervisor, &node.pool().await?).await?;
     } else if node.seqlog {
-        let lease = Duration::from_millis(node.lease);
-        work::seqlog::start(&supervisor, &node.pool().await?, lease, node.only_numbers)?;
+        let work = work::seqlog::Work {
+            lease: Duration::from_millis(node.lease),
+            route: if node.pooled {
+                Route::Pooler
+            } else {
+                Route::Direct
+            },
+            only_numbers: node.only_numbers,
+        };
+        work::seqlog::start(&supervisor, &node.pool().await?, &work)?;
     } else {
         node.start(&supervisor).await?;
     }

@@ -23,14 +23,15 @@ pub(crate) enum Consumer {
         /// Its name, as `list` shows it.
         name: String,
     },
-    /// Have it handle again everything after a number. It takes effect while it runs.
+    /// Move it to a number: what comes after it is handled, again or for the first time. It takes effect
+    /// while it runs.
     Replay {
         /// Its name, as `list` shows it.
         name: String,
-        /// The number; 0 is everything that the log still holds.
+        /// The number. `show` says how far back the log goes.
         #[arg(long, value_name = "SEQ", value_parser = clap::value_parser!(i64).range(0..))]
         to: i64,
-        /// Only say what would be handled again.
+        /// Only say what would be handled again, or skipped.
         #[arg(long)]
         preview: bool,
         #[command(flatten)]

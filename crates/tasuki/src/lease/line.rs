@@ -8,7 +8,7 @@ use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use tokio::time::timeout;
 
 use super::Route;
-use crate::transaction;
+use crate::transaction::{self, Limits};
 
 /// An open line to the database.
 pub(crate) enum Line {
@@ -38,6 +38,19 @@ impl Line {
                 let begun = transaction::begin_with(pool, &limit).await?;
                 Ok(Self::Pooler(begun))
             }
+        }
+    }
+
+    /// One on which the server gives up what takes longer than `limits` say. A direct one has that from
+    /// its pool ([`OwnPool::limited`](super::OwnPool::limited)).
+    pub(crate) async fn limited(
+        pool: &PgPool,
+        route: Route,
+        limits: &Limits,
+    ) -> sqlx::Result<Self> {
+        match route {
+            Route::Direct => Self::open(pool, route).await,
+            Route::Pooler => Ok(Self::Pooler(transaction::begin_within(pool, limits).await?)),
         }
     }
 

@@ -19,6 +19,7 @@ pub(crate) struct OwnPool {
     beside: PgPool,
     connections: u32,
     lock_timeout: Option<Duration>,
+    statement_timeout: Option<Duration>,
     own: OnceLock<PgPool>,
 }
 
@@ -28,6 +29,7 @@ impl OwnPool {
             beside: pool,
             connections,
             lock_timeout: None,
+            statement_timeout: None,
             own: OnceLock::new(),
         }
     }
@@ -39,12 +41,25 @@ impl OwnPool {
         self
     }
 
+    /// Whose statements the server gives up after `limit`: also those for whose answer nobody waits any
+    /// more. Behind a pooler each transaction has to say it ([`Line::limited`](super::Line::limited)).
+    pub(crate) fn limited(mut self, route: Route, limit: Duration) -> Self {
+        self.statement_timeout = (route == Route::Direct).then_some(limit);
+        self
+    }
+
     pub(crate) fn get(&self) -> &PgPool {
         self.own.get_or_init(|| {
             let options = self.beside.options().clone();
             let mut connect = (*self.beside.connect_options()).clone();
-            if let Some(limit) = self.lock_timeout {
-                connect = connect.options([("lock_timeout", limit.as_millis())]);
+            let timeouts = [
+                ("lock_timeout", self.lock_timeout),
+                ("statement_timeout", self.statement_timeout),
+            ];
+            for (name, limit) in timeouts {
+                if let Some(limit) = limit {
+                    connect = connect.options([(name, limit.as_millis())]);
+                }
             }
             options
                 .min_connections(0)

@@ -31,6 +31,7 @@ const STEPS: &[Step] = steps! {
     13 "seqlog" "0013_seqlog.sql";
     14 "saga definitions" "0014_saga_definitions.sql";
     15 "effects of events" "0015_effects_of_events.sql";
+    16 "what sequencers have seen" "0016_what_sequencers_have_seen.sql";
 };
 
 /// The plan of the library's own tables in `schema`.

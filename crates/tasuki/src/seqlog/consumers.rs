@@ -367,7 +367,8 @@ impl Consumers {
         Ok(consumer)
     }
 
-    /// Forgets a consumer that nobody runs any more. What it has set aside stays.
+    /// Forgets a consumer that nobody runs any more. What it has set aside stays, for one of this name:
+    /// discard its letters if there will be none.
     ///
     /// Joins the caller's transaction. The consumer as it was.
     ///
@@ -405,7 +406,8 @@ impl Consumers {
     /// transaction.
     ///
     /// # Errors
-    /// When there is one of this name; when the database can't be asked.
+    /// When there is one of this name; when rows after `seq` are gone or not there yet; when the database
+    /// can't be asked.
     pub async fn begin_at(
         &self,
         connection: &mut PgConnection,
@@ -413,14 +415,19 @@ impl Consumers {
         name: &str,
         seq: i64,
     ) -> Result<(), ConsumerError> {
+        let (floor, head) = self.0.bounds(connection, log).await?;
+        if seq < floor || seq > head {
+            return Err(ConsumerError::OutOfRange { floor, head });
+        }
         if self.0.begin_at(connection, (name, log), seq).await? {
             return Ok(());
         }
         Err(ConsumerError::Exists(name.to_owned()))
     }
 
-    /// Switches: `name` goes on where `fresh` is, and `fresh` ends. Whatever instances of the two had
-    /// in hand is rolled back. Joins the caller's transaction, in which the fresh store takes the
+    /// Switches: `name` goes on where `fresh` is, with the rows that it has set aside, and `fresh` ends.
+    /// Whatever instances of the two had in hand is rolled back; what `name` had set aside of the rows that
+    /// `fresh` has handled is closed. Joins the caller's transaction, in which the fresh store takes the
     /// place of the old one. Where it goes on from.
     ///
     /// # Errors

@@ -8,15 +8,15 @@ use sqlx::PgPool;
 use tokio::time::{Instant, timeout};
 
 use super::store::Behind;
-use super::{Head, Log, State};
-use crate::transaction;
+use super::{Head, Log};
+use crate::transaction::{self, Limits};
 use crate::worker::{Error, Tick, Worker};
 
 /// Rows that a consumer has before it. Alert `seqlog-backlog`: grows for ten minutes.
 const BACKLOG: &str = "tasuki_seqlog_backlog_rows";
-/// Age of the first of them. Alert `seqlog-lag`: above 60 s for a minute.
+/// Age of the first of them; where it is gone, since when the consumer stands before it. Alert `seqlog-lag`: above 60 s for a minute.
 const OLDEST_UNREAD_AGE: &str = "tasuki_seqlog_oldest_unread_age_seconds";
-/// 1 for a consumer that stands still until it is rebuilt. Alert `seqlog-too-far-behind`: above 0.
+/// 1 for a consumer whose next row is gone: it stands still until it is rebuilt. Alert `seqlog-too-far-behind`: above 0.
 const TOO_FAR_BEHIND: &str = "tasuki_seqlog_too_far_behind";
 /// Rows that are committed and have no number yet, counted up to ten thousand. No alert; explains the
 /// next.
@@ -85,7 +85,12 @@ impl Gauges {
 
     async fn read(&self) -> Result<Reading, Error> {
         // Nothing is written: the end of it may be a roll back on the way to the pool.
-        let mut tx = transaction::begin(&self.pool).await?;
+        let limits = Limits {
+            idle: LIMIT,
+            statement: LIMIT,
+            lock: None,
+        };
+        let mut tx = transaction::begin_within(&self.pool, &limits).await?;
         let store = &self.log.store;
         Ok(Reading {
             head: self.log.head(&mut tx).await?,
@@ -109,9 +114,12 @@ impl Gauges {
         for name in &*known {
             let behind = reading.behind.iter().find(|it| it.consumer == *name);
             let values = behind.map_or([0.0; 3], |behind| {
-                let too_far = behind.state == State::TooFarBehind.as_str();
                 let backlog = behind.backlog.max(0) as f64;
-                [backlog, behind.oldest_seconds, f64::from(u8::from(too_far))]
+                [
+                    backlog,
+                    behind.oldest_seconds,
+                    f64::from(u8::from(behind.is_too_far)),
+                ]
             });
             self.set_consumer(name, values);
         }

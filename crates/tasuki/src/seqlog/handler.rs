@@ -8,7 +8,7 @@ use sqlx::{FromRow, PgConnection, PgPool};
 use tokio::time::timeout;
 
 use super::{Numbered, Snapshot};
-use crate::transaction::{self, Transaction};
+use crate::transaction::{self, Limits, Transaction};
 use crate::worker::Error;
 use crate::{is_away, is_passing};
 
@@ -31,9 +31,13 @@ pub trait Handler: Send + Sync + 'static {
         tx: &mut Tx,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Fills a fresh store from the source tables, as the snapshot shows them. It may be called again
-    /// after a crash, so it begins with what it left behind. Nobody sees the store before
-    /// [`switch`](Self::switch).
+    /// Fills a fresh store from the source tables, as the snapshot shows them. Nobody sees the store
+    /// before [`switch`](Self::switch).
+    ///
+    /// It may be called again after a crash, and while an earlier call, in a process that has stopped and
+    /// comes back, is not over yet: what it writes elsewhere than in a transaction of its own nobody undoes.
+    /// So a store has the number of the attempt in its name ([`Snapshot::attempt`]), and no two write
+    /// into one.
     fn rebuild(
         &self,
         _snapshot: &mut Snapshot,
@@ -41,8 +45,19 @@ pub trait Handler: Send + Sync + 'static {
         async { Err(Failure::failed("this consumer has no way to be rebuilt")) }
     }
 
+    /// As [`switch`](Self::switch), for the store of this attempt ([`Snapshot::attempt`]), which is the one
+    /// that holds: stores of others that are still there can go.
+    fn switch_to(
+        &self,
+        tx: &mut PgConnection,
+        _attempt: i64,
+    ) -> impl Future<Output = Result<(), Failure>> + Send {
+        self.switch(tx)
+    }
+
     /// Puts the store that was filled in the place of the old one, in the transaction in which the
-    /// offset moves to where the snapshot was.
+    /// offset moves to where the snapshot was. It waits for a lock for a second at most: whoever reads
+    /// the old store stands behind it meanwhile. It is called again when that was too short.
     fn switch(&self, _tx: &mut PgConnection) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
@@ -58,15 +73,6 @@ pub struct Tx {
     pool: PgPool,
     limits: Limits,
     open: Option<Transaction>,
-}
-
-/// How long the server bears with a transaction.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// Without a word.
-    pub(super) idle: Duration,
-    /// For one statement.
-    pub(super) statement: Duration,
 }
 
 /// How long a roll back is waited for: it goes on when nobody does.
@@ -88,15 +94,7 @@ impl Tx {
     pub async fn get(&mut self) -> sqlx::Result<&mut PgConnection> {
         let begun = match self.open.take() {
             Some(open) => open,
-            None => {
-                let millis = |limit: Duration| limit.as_millis().clamp(1, 86_400_000);
-                let (idle, statement) = (millis(self.limits.idle), millis(self.limits.statement));
-                let limits = format!(
-                    "SET LOCAL idle_in_transaction_session_timeout = {idle};
-                     SET LOCAL statement_timeout = {statement}"
-                );
-                transaction::begin_with(&self.pool, &limits).await?
-            }
+            None => transaction::begin_within(&self.pool, &self.limits).await?,
         };
         Ok(self.open.insert(begun))
     }

@@ -79,6 +79,7 @@ impl From<HeadRow> for Head {
 pub struct Snapshot {
     tx: Transaction,
     seq: i64,
+    attempt: i64,
 }
 
 impl Snapshot {
@@ -86,6 +87,18 @@ impl Snapshot {
     #[must_use]
     pub const fn seq(&self) -> i64 {
         self.seq
+    }
+
+    /// Which attempt at a rebuild this is: of all attempts of a consumer, each has a higher number than
+    /// those before it. 0 for a snapshot that was not taken for one.
+    #[must_use]
+    pub const fn attempt(&self) -> i64 {
+        self.attempt
+    }
+
+    pub(super) const fn of_attempt(mut self, attempt: i64) -> Self {
+        self.attempt = attempt;
+        self
     }
 
     /// Reads the database as it was. Nothing can be written here.
@@ -98,6 +111,7 @@ impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Snapshot")
             .field("seq", &self.seq)
+            .field("attempt", &self.attempt)
             .finish_non_exhaustive()
     }
 }
@@ -145,7 +159,7 @@ impl Log {
         transaction: &mut PgConnection,
         entries: &[Entry],
     ) -> Result<(), Error> {
-        if self.table.name != ENTRIES.name {
+        if !self.store.is_own() {
             return Err(Error::NotOwn(self.table.name));
         }
         if !entries.iter().all(Entry::is_sound) {
@@ -200,7 +214,8 @@ impl Log {
         let mut tx = transaction::begin_snapshot(pool).await?;
         // The first statement is what fixes the snapshot: number and tables are of one moment.
         let seq = self.head(&mut tx).await?.last_seq;
-        Ok(Snapshot { tx, seq })
+        let attempt = 0;
+        Ok(Snapshot { tx, seq, attempt })
     }
 
     /// The worker that numbers what is appended. Run one in every process: one of them works, and

@@ -54,8 +54,10 @@
 //!   handled is set aside after its attempts, with a dead letter, and those behind it go on.
 //! - Moving an offset ([`Consumers::replay`]) takes effect on a running consumer. One whose next row is
 //!   gone says so, stands still and asks for a rebuild; it never skips.
-//! - What is numbered costs the same beside any amount of history, and beside rows that vacuum can't
-//!   take away yet.
+//! - What is numbered costs the same beside any amount of history, beside rows that vacuum can't take away
+//!   yet, and beside those of transactions that are open.
+//! - Two attempts at a rebuild have two numbers ([`Snapshot::attempt`]), so that none of them writes into
+//!   the store of the other.
 //!
 //! Not promised: the exact order of commits, beyond the above; that a row is handled once where effects
 //! are elsewhere.

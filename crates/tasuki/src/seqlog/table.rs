@@ -13,18 +13,18 @@
 ///     -- your columns, here and in the log
 ///     order_id uuid NOT NULL,
 ///     change text NOT NULL,
-///     changed_at timestamptz NOT NULL DEFAULT now(),
 ///     PRIMARY KEY (append_tx, append_id)
 /// );
 /// CREATE TABLE app.orders_log (
 ///     seq bigint NOT NULL,
 ///     order_id uuid NOT NULL,
 ///     change text NOT NULL,
-///     changed_at timestamptz NOT NULL
-/// ) PARTITION BY RANGE (changed_at);
+///     -- when it got its number
+///     numbered_at timestamptz NOT NULL
+/// ) PARTITION BY RANGE (numbered_at);
 /// CREATE INDEX orders_log_seq_idx ON app.orders_log (seq);
 /// CREATE TABLE app.orders_log_default PARTITION OF app.orders_log DEFAULT;
-/// CREATE INDEX orders_log_default_changed_at_idx ON app.orders_log_default (changed_at);
+/// CREATE INDEX orders_log_default_numbered_at_idx ON app.orders_log_default (numbered_at);
 /// ```
 ///
 /// To append is to insert into the first of them, in your transaction, without naming the three
@@ -35,9 +35,12 @@ pub struct Table {
     pub name: &'static str,
     /// Where rows wait for their number.
     pub pending: &'static str,
-    /// Your columns, which both have: `order_id, change, changed_at`.
+    /// Your columns, which both have: `order_id, change`. One that is also [`at`](Self::at) is read, and
+    /// what `pending` has in it is not.
     pub columns: &'static [&'static str],
-    /// The `timestamptz` of the log that says how old a row is; it is partitioned by it.
+    /// The `timestamptz` of the log that says how old a row is; it is partitioned by it. The sequencer sets
+    /// it, because a row is as old as its number: by the time of its writer, one whose transaction was
+    /// open for long could be removed before those with lower numbers.
     pub at: &'static str,
     /// Where the highest number is told after each batch. `{schema}` stands for the schema: channels
     /// belong to the whole database.
@@ -56,8 +59,20 @@ pub(super) const ENTRIES: Table = Table {
 impl Table {
     /// The columns, each behind an alias.
     pub(super) fn columns_of(&self, alias: &str) -> String {
-        let columns = self.columns.iter();
-        let columns: Vec<_> = columns.map(|column| format!("{alias}{column}")).collect();
-        columns.join(", ")
+        behind(alias, self.columns)
     }
+
+    /// Those among them that come from where rows wait, each behind an alias.
+    pub(super) fn written_of(&self, alias: &str) -> String {
+        behind(
+            alias,
+            self.columns.iter().filter(|column| **column != self.at),
+        )
+    }
+}
+
+fn behind<'a>(alias: &str, columns: impl IntoIterator<Item = &'a &'a str>) -> String {
+    let columns = columns.into_iter();
+    let columns: Vec<_> = columns.map(|column| format!("{alias}{column}")).collect();
+    columns.join(", ")
 }

@@ -17,6 +17,7 @@ mod store;
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use sqlx::{AssertSqlSafe, PgPool, Postgres, SqlSafeStr, SqlStr};
@@ -86,6 +87,32 @@ pub async fn begin_locked(
     numbers.sort_unstable();
     numbers.dedup();
     begin_with(pool, &store::locking(&numbers)).await
+}
+
+/// How long the server bears with a transaction, or with a statement outside one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Without a word: so long may the locks of a process that has stopped stand in the way.
+    pub(crate) idle: Duration,
+    /// For one statement.
+    pub(crate) statement: Duration,
+    /// For one lock, if not for as long as for the statement.
+    pub(crate) lock: Option<Duration>,
+}
+
+/// Begins a transaction that the server ends by itself when it lasts longer than `limits` say.
+pub(crate) async fn begin_within(pool: &PgPool, limits: &Limits) -> sqlx::Result<Transaction> {
+    let millis = |limit: Duration| limit.as_millis().clamp(1, 86_400_000);
+    let (idle, statement) = (millis(limits.idle), millis(limits.statement));
+    let mut settings = format!(
+        "SET LOCAL idle_in_transaction_session_timeout = {idle};
+         SET LOCAL statement_timeout = {statement}"
+    );
+    if let Some(lock) = limits.lock.map(millis) {
+        let lock = format!("; SET LOCAL lock_timeout = {lock}");
+        settings.push_str(&lock);
+    }
+    begin_with(pool, &settings).await
 }
 
 async fn begin_by(pool: &PgPool, opening: SqlStr) -> sqlx::Result<Transaction> {

@@ -100,6 +100,9 @@ async fn a_consumer_is_listed_set_back_and_rebuilt() {
         .await
         .ok();
     assert_eq!(preview, "index-v1 would handle 0 rows again\n");
+    consumer("replay index-v1 --to 7 --preview --reason x")
+        .await
+        .is_refused(1, &["the log ends at 0"]);
     assert_eq!(
         consumer("replay index-v1 --to 0 --reason x").await.ok(),
         "index-v1 goes on after 0\n"

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use sqlx::{PgConnection, PgPool};
 use tasuki::Schema;
+use tasuki::lease::Route;
 use tasuki::retry::Backoff;
 use tasuki::seqlog::{Failure, Follower, Handler, Log, Numbered, Read, Snapshot, Tx};
 use tasuki::worker::Supervisor;
@@ -27,32 +28,39 @@ impl Handler for Follow {
     }
 
     async fn rebuild(&self, snapshot: &mut Snapshot) -> Result<(), Failure> {
-        store::refill(snapshot.connection(), &self.0).await?;
+        let attempt = snapshot.attempt();
+        store::refill(snapshot.connection(), &self.0, attempt).await?;
         Ok(())
     }
 
-    async fn switch(&self, tx: &mut PgConnection) -> Result<(), Failure> {
-        store::switch(tx).await?;
+    async fn switch_to(&self, tx: &mut PgConnection, attempt: i64) -> Result<(), Failure> {
+        store::switch(tx, attempt).await?;
         Ok(())
     }
 }
 
-/// Starts a sequencer and, unless it `only_numbers`, a consumer.
-pub(crate) fn start(
-    supervisor: &Supervisor,
-    pool: &PgPool,
-    lease: Duration,
-    only_numbers: bool,
-) -> Result<()> {
+/// How it runs.
+pub(crate) struct Work {
+    pub(crate) lease: Duration,
+    pub(crate) route: Route,
+    /// Without a consumer.
+    pub(crate) only_numbers: bool,
+}
+
+/// Starts a sequencer and a consumer.
+pub(crate) fn start(supervisor: &Supervisor, pool: &PgPool, work: &Work) -> Result<()> {
+    let lease = work.lease;
     let log = Log::new(&Schema::new("app")?);
     let sequencer = log.sequencer("app.sequencer", pool).batch(20);
-    supervisor.start(sequencer.lease(lease).poll(Duration::from_millis(20)));
-    if only_numbers {
+    let sequencer = sequencer.through(work.route).lease(lease);
+    supervisor.start(sequencer.poll(Duration::from_millis(20)));
+    if work.only_numbers {
         return Ok(());
     }
     let follower = Follower::new(&log, "followed-v1", pool, Follow(pool.clone()))
         .batch(20)
         .attempts(2, Backoff::list([]))
+        .through(work.route)
         .lease(lease)
         .idle(lease)
         .poll(Duration::from_millis(20));

@@ -1,6 +1,6 @@
 //! The effects.
 
-use sqlx::{PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool};
 use uuid::Uuid;
 
 /// One row for each: nothing is unique, so that a second effect is a second row.
@@ -75,16 +75,18 @@ pub(super) async fn follow(tx: &mut PgConnection, numbers: &[i64]) -> sqlx::Resu
 }
 
 /// What has been followed, from its source: the log up to where the snapshot is.
-pub(super) async fn refill(snapshot: &mut PgConnection, pool: &PgPool) -> sqlx::Result<()> {
+pub(super) async fn refill(
+    snapshot: &mut PgConnection,
+    pool: &PgPool,
+    attempt: i64,
+) -> sqlx::Result<()> {
     let rows = "SELECT seq FROM app.seqlog_entries WHERE kind <> 'poison' ORDER BY seq";
     let numbers: Vec<i64> = sqlx::query_scalar(rows).fetch_all(snapshot).await?;
-    for sql in [
-        "DROP TABLE IF EXISTS app.refilled",
-        "CREATE TABLE app.refilled (LIKE app.followed INCLUDING ALL)",
-    ] {
-        sqlx::query(sql).execute(pool).await?;
-    }
-    sqlx::query("INSERT INTO app.refilled (seq) SELECT unnest($1::bigint[])")
+    let fresh = format!("app.refilled_{attempt}");
+    let create = format!("CREATE TABLE {fresh} (LIKE app.followed INCLUDING ALL)");
+    sqlx::query(AssertSqlSafe(create)).execute(pool).await?;
+    let insert = format!("INSERT INTO {fresh} (seq) SELECT unnest($1::bigint[])");
+    sqlx::query(AssertSqlSafe(insert))
         .bind(numbers)
         .execute(pool)
         .await?;
@@ -92,12 +94,11 @@ pub(super) async fn refill(snapshot: &mut PgConnection, pool: &PgPool) -> sqlx::
 }
 
 /// The one takes the place of the other.
-pub(super) async fn switch(tx: &mut PgConnection) -> sqlx::Result<()> {
-    for sql in [
-        "DELETE FROM app.followed",
-        "INSERT INTO app.followed (seq) SELECT seq FROM app.refilled ORDER BY at",
-    ] {
-        sqlx::query(sql).execute(&mut *tx).await?;
-    }
+pub(super) async fn switch(tx: &mut PgConnection, attempt: i64) -> sqlx::Result<()> {
+    let sql = format!(
+        "DELETE FROM app.followed;
+         INSERT INTO app.followed (seq) SELECT seq FROM app.refilled_{attempt} ORDER BY at"
+    );
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(tx).await?;
     Ok(())
 }

@@ -186,6 +186,52 @@ async fn a_consumer_that_slept_in_its_transaction_is_replaced_and_commits_nothin
 }
 
 #[tokio::test]
+async fn a_consumer_that_slept_in_its_switch_is_replaced_and_switches_nothing() {
+    let site = open().await;
+    append(&site, 100, "row").await;
+    let first = site.node(&["--seqlog"]).await;
+    comes_to_rest(&site, 100, 0).await;
+    first.stop().await;
+    sqlx::query("DELETE FROM app.followed WHERE seq % 2 = 0")
+        .execute(&site.pool)
+        .await
+        .unwrap();
+    let mut db = site.pool.acquire().await.unwrap();
+    let consumers = Consumers::new(&schema());
+    let asked = consumers.rebuild(&mut db, CONSUMER, "ann", "half is gone");
+    asked.await.unwrap();
+    let sleeps = site
+        .node(&["--seqlog", "--pause-at", "seqlog.switching"])
+        .await;
+    sleeps.sleeps().await;
+    let lives = site.node(&["--seqlog"]).await;
+    append(&site, 50, "row").await;
+    comes_to_rest(&site, 150, 0).await;
+    sleeps.resume();
+    append(&site, 50, "row").await;
+    comes_to_rest(&site, 200, 0).await;
+    lives.stop().await;
+    sleeps.stop().await;
+}
+
+#[tokio::test]
+async fn a_sequencer_that_slept_in_its_transaction_is_replaced_and_numbers_nothing_wrongly() {
+    let site = open().await;
+    append(&site, 100, "row").await;
+    let numbers = ["--seqlog", "--pooled", "--only-numbers"];
+    let pause = ["--pause-at", "seqlog.numbering", "--nth", "2"];
+    let sleeps = site.node(&[&numbers[..], &pause].concat()).await;
+    sleeps.sleeps().await;
+    let lives = site.node(&["--seqlog", "--pooled"]).await;
+    comes_to_rest(&site, 100, 0).await;
+    sleeps.resume();
+    append(&site, 100, "row").await;
+    comes_to_rest(&site, 200, 0).await;
+    lives.stop().await;
+    sleeps.stop().await;
+}
+
+#[tokio::test]
 async fn killed_over_and_over_under_load_a_log_has_no_gap_and_no_row_is_missed_or_doubled() {
     let site = open().await;
     let rounds = stretched(4, 30);

@@ -4,9 +4,9 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::{Follower, LIMIT, Standing};
+use super::{Follower, Standing};
 use crate::lease::within;
 use crate::seqlog::{Failure, Handler, tally};
 use crate::worker::panic_message;
@@ -50,19 +50,30 @@ impl<H: Handler> Follower<H> {
     }
 
     /// Renews the lease again and again; returns when the consumer is not ours any more, or not where
-    /// we found it.
+    /// we found it, and when nobody can have heard of us for as long as the lease is: then another instance
+    /// may be at work, and effects elsewhere would be those of two.
     async fn until_lost(&self, standing: &Standing) {
+        let share = self.lease / 3;
+        let mut heard_at = standing.renewed_at;
         loop {
-            sleep(self.lease / 3).await;
-            match within(LIMIT, self.renew(standing)).await {
-                Ok(true) => {}
+            sleep_until(heard_at + share).await;
+            let asked_at = Instant::now();
+            let left = (heard_at + self.lease).saturating_duration_since(asked_at);
+            // Not at once only because a rebuild has taken so long since.
+            match within(left.max(share), self.renew(standing)).await {
+                Ok(true) => heard_at = asked_at,
                 Ok(false) => return,
-                // The next word of ours shows whether we are still believed to live.
-                Err(error) => tracing::warn!(
-                    consumer = self.consumer,
-                    error = &error as &(dyn std::error::Error + 'static),
-                    "lease of a consumer could not be renewed",
-                ),
+                Err(error) => {
+                    tracing::warn!(
+                        consumer = self.consumer,
+                        error = &error as &(dyn std::error::Error + 'static),
+                        "lease of a consumer could not be renewed",
+                    );
+                    if heard_at.elapsed() >= self.lease {
+                        return;
+                    }
+                    sleep(share / 4).await;
+                }
             }
         }
     }

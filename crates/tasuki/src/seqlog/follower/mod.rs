@@ -22,11 +22,12 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::handler::{Limits, Tx};
-use super::store::offsets::{Fence, Instance};
+use super::handler::Tx;
+use super::store::offsets::{Fence, Found, Instance};
 use super::{Handler, Log, State};
 use crate::lease::{HungUp, Line, OwnPool, Owner, Route, within};
 use crate::retry::Backoff;
+use crate::transaction::Limits;
 use crate::worker::{Error, Tick, Wake, Worker};
 
 /// How long an instance is believed to live without a word.
@@ -49,6 +50,12 @@ const ROOM: Duration = Duration::from_secs(5);
 const REBUILD_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long a statement may take.
 const LIMIT: Duration = Duration::from_secs(30);
+/// How long the server bears with what is done on a line of ours.
+const LIMITS: Limits = Limits {
+    idle: IDLE,
+    statement: Duration::from_secs(LIMIT.as_secs() + ROOM.as_secs()),
+    lock: None,
+};
 
 /// One instance of a consumer: a [`Worker`].
 #[derive(Debug)]
@@ -92,7 +99,10 @@ struct Place {
     standing: Option<Standing>,
     /// Another one is active: not to be asked before.
     wait_until: Option<Instant>,
-    /// As what it was last active: a consumer that is gone since was taken away by somebody.
+    /// There has been a consumer of this name since this instance first asked: if it is gone, somebody has
+    /// taken it away.
+    has_been: bool,
+    /// As what it was last active.
     epoch: Option<i64>,
 }
 
@@ -107,6 +117,8 @@ struct Standing {
     careful_until: i64,
     retry_at: Instant,
     is_redriven: bool,
+    /// What comes is handled next, before what was put back.
+    is_turn_of_log: bool,
     renewed_at: Instant,
 }
 
@@ -122,7 +134,7 @@ impl<H: Handler> Follower<H> {
             consumer: consumer.to_owned(),
             handler,
             pool: pool.clone(),
-            own: OwnPool::beside(pool.clone(), 2),
+            own: OwnPool::beside(pool.clone(), 2).limited(Route::Direct, LIMITS.statement),
             route: Route::Direct,
             owner: Owner::here(),
             holder: Uuid::new_v4(),
@@ -150,8 +162,9 @@ impl<H: Handler> Follower<H> {
 
     /// How the pool reaches PostgreSQL.
     #[must_use]
-    pub const fn through(mut self, route: Route) -> Self {
+    pub fn through(mut self, route: Route) -> Self {
         self.route = route;
+        self.own = self.own.limited(route, LIMITS.statement);
         self
     }
 
@@ -233,16 +246,21 @@ impl<H: Handler> Follower<H> {
 
     /// The transaction of a batch, not begun yet.
     fn tx(&self) -> Tx {
-        let limits = Limits {
+        Tx::new(self.pool.clone(), self.limits())
+    }
+
+    /// How long the server bears with a transaction of the handler's.
+    fn limits(&self) -> Limits {
+        Limits {
             idle: self.idle,
             // What is cut at our own limit has failed; what the server ends was only held up.
             statement: self.limit + ROOM,
-        };
-        Tx::new(self.pool.clone(), limits)
+            lock: None,
+        }
     }
 
     async fn line(&self) -> sqlx::Result<HungUp> {
-        let opening = Box::pin(Line::open(self.own.get(), self.route));
+        let opening = Box::pin(Line::limited(self.own.get(), self.route, &LIMITS));
         let line = within(LIMIT, opening).await?;
         Ok(HungUp::unless_closed(line))
     }
@@ -272,21 +290,27 @@ impl<H: Handler> Follower<H> {
             lease: self.lease,
             at_the_end: self.begin == Begin::Next,
             batch: self.rows(),
-            may_make: place.epoch.is_none(),
+            may_make: !place.has_been,
         };
         let mut line = self.line().await?;
         let standing = self.log.store.offsets.stand(line.connection(), &instance);
         let found = within(LIMIT, standing).await?;
+        let other = match &found {
+            Some(_) => None,
+            None => self.another(&mut line).await?,
+        };
         line.close().await?;
         place.wait_until = None;
+        if let Some(log) = other {
+            let consumer = &self.consumer;
+            return Err(format!("there is a consumer `{consumer}` of another log, {log}").into());
+        }
+        place.has_been = true;
         let Some(found) = found else {
             place.wait_until = Some(now + ASK);
             return Ok(None);
         };
-        if found.log != self.log.name() {
-            let (consumer, log) = (&self.consumer, found.log);
-            return Err(format!("there is a consumer `{consumer}` of another log, {log}").into());
-        }
+        self.check(&found)?;
         if place.epoch != Some(found.epoch) {
             tracing::info!(
                 consumer = self.consumer,
@@ -305,8 +329,30 @@ impl<H: Handler> Follower<H> {
             careful_until: found.careful_until,
             retry_at: now + pause,
             is_redriven: found.is_redriven,
+            is_turn_of_log: true,
             renewed_at: now,
         }))
+    }
+
+    /// The other log whose consumer has our name, if there is one.
+    async fn another(&self, line: &mut HungUp) -> sqlx::Result<Option<String>> {
+        let offsets = &self.log.store.offsets;
+        let asking = offsets.of_another(line.connection(), &self.consumer);
+        within(LIMIT, asking).await
+    }
+
+    /// A log that ends before its consumer has lost rows, or is another one: they come again under the
+    /// numbers that the consumer has passed.
+    fn check(&self, found: &Found) -> Result<(), Error> {
+        if found.last_seq <= found.head || State::read(&found.state)? != State::Following {
+            return Ok(());
+        }
+        let (consumer, at, head) = (&self.consumer, found.last_seq, found.head);
+        let error = format!(
+            "consumer `{consumer}` is at row {at}, and its log ends at {head}: if the log was restored \
+             from an older copy, rebuild the consumer, or move it to a row that is there"
+        );
+        Err(error.into())
     }
 
     /// What is to be done now. Whatever it did not write into `place` has to be asked for again.
@@ -319,20 +365,31 @@ impl<H: Handler> Follower<H> {
                 return Err(self.is_too_far_behind(&standing));
             }
             State::Rebuilding => self.rebuild(&standing).await?,
-            State::Following if standing.is_redriven => {
-                let redriven = self.redrive(&mut standing).await?;
-                match redriven {
-                    Some(tick) => Some(tick),
-                    None => self.follow(&mut standing).await?,
-                }
-            }
-            State::Following => self.follow(&mut standing).await?,
+            State::Following => self.advance(&mut standing).await?,
         };
         // `None`: the consumer is not where we thought, or not ours any more.
         if tick.is_some() && standing.state == State::Following {
             place.standing = Some(standing);
         }
         Ok(tick.unwrap_or(Tick::Worked))
+    }
+
+    /// Handles what comes and what was put back in turn, so that neither waits for all of the other.
+    async fn advance(&self, standing: &mut Standing) -> Result<Option<Tick>, Error> {
+        if standing.is_redriven && standing.is_turn_of_log {
+            standing.is_turn_of_log = false;
+            let tick = self.follow(standing).await?;
+            if tick != Some(Tick::Idle) {
+                return Ok(tick);
+            }
+        }
+        if standing.is_redriven {
+            standing.is_turn_of_log = true;
+            if let Some(tick) = self.redrive(standing).await? {
+                return Ok(Some(tick));
+            }
+        }
+        self.follow(standing).await
     }
 }
 

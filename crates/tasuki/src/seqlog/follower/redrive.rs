@@ -7,6 +7,7 @@ use super::{Follower, LIMIT, Standing};
 use crate::lease::{stored_error, told, within};
 use crate::seqlog::store::offsets::Redriven;
 use crate::seqlog::{Failure, Handler, Numbered, tally};
+use crate::testing::crash_point;
 use crate::worker::{Error, Tick};
 
 impl<H: Handler> Follower<H> {
@@ -27,6 +28,14 @@ impl<H: Handler> Follower<H> {
             standing.is_redriven = false;
             return Ok(None);
         };
+        if attempt > self.attempts {
+            let error = "every process that handled it died of it, or was lost meanwhile";
+            let failure = Failure::poison(error);
+            self.redrive_failed(standing, &redriven, attempt - 1, failure)
+                .await?;
+            return Ok(Some(Tick::Worked));
+        }
+        crash_point("seqlog.redriving");
         let failure = match decoded(std::slice::from_ref(&redriven.row)) {
             Ok(rows) => match self.handle_redriven(standing, &redriven, &rows).await? {
                 Ended::Well => {
@@ -96,7 +105,7 @@ impl<H: Handler> Follower<H> {
             if is_last {
                 tally::handled(&self.consumer, "set_aside", 1);
                 return offsets
-                    .redrive_dead(connection, fence, redriven.id, &text)
+                    .redrive_dead(connection, fence, redriven.id, (counted, &text))
                     .await;
             }
             tally::handled(&self.consumer, "failed", 1);

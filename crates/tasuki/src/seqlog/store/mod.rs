@@ -25,8 +25,8 @@ pub(super) struct Store {
     pub(super) appended: String,
     take: String,
     leave: String,
-    look_all: String,
-    look_since: String,
+    look: String,
+    sweep: String,
     number: String,
     read: String,
     head: String,
@@ -36,7 +36,7 @@ pub(super) struct Store {
 }
 
 /// Up to where a look has seen everything: the transactions that had not ended by then.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     xmax: i64,
     open: Vec<i64>,
@@ -105,23 +105,35 @@ pub(super) struct HeadRow {
 #[derive(Clone, Debug, PartialEq, FromRow)]
 pub(super) struct Behind {
     pub(super) consumer: String,
-    pub(super) state: String,
     pub(super) backlog: i64,
     pub(super) oldest_seconds: f64,
+    pub(super) is_too_far: bool,
 }
 
 impl Store {
     pub(super) fn new(schema: &Schema, table: &Table, is_own: bool) -> Self {
         let render = |sql: &str| {
             let sql = sql
-                .replace("{pending_columns}", &table.columns_of("p."))
+                .replace("{pending_written}", &table.written_of("p."))
+                .replace("{written}", &table.written_of(""))
                 .replace("{log_columns}", &table.columns_of("l."))
-                .replace("{columns}", &table.columns_of(""))
+                .replace("{closed}", offset_sql::CLOSED)
                 .replace("{pending}", table.pending)
                 .replace("{log}", table.name)
                 .replace("{at}", table.at);
             schema.render(&sql)
         };
+        let since = |sql: &str, xmax: &str, open: &str| {
+            let ranges = sql::RANGES.replace("{since_xmax}", xmax);
+            let ranges = ranges.replace("{since_open}", open);
+            render(&sql.replace("{ranges}", &ranges))
+        };
+        let waiting = since(
+            sql::WAITING,
+            "(SELECT since.xmax FROM since)",
+            "(SELECT since.open FROM since)",
+        );
+        let look = since(sql::LOOK, "$2::bigint", "$3::bigint []");
         let channel = schema.render(table.channel);
         Self {
             offsets: Offsets::new(render),
@@ -129,13 +141,13 @@ impl Store {
             channel,
             take: render(sql::TAKE),
             leave: render(sql::LEAVE),
-            look_all: render(sql::LOOK_ALL),
-            look_since: render(sql::LOOK_SINCE),
+            look,
+            sweep: render(sql::SWEEP),
             number: render(sql::NUMBER),
             read: render(sql::READ),
             head: render(sql::HEAD),
             append: is_own.then(|| render(sql::APPEND)),
-            waiting: render(sql::WAITING),
+            waiting,
             behind: render(sql::BEHIND),
         }
     }
@@ -144,8 +156,8 @@ impl Store {
         let own = [
             &self.take,
             &self.leave,
-            &self.look_all,
-            &self.look_since,
+            &self.look,
+            &self.sweep,
             &self.number,
             &self.read,
             &self.head,
@@ -156,19 +168,35 @@ impl Store {
         own.chain(self.offsets.all())
     }
 
-    /// The epoch of this sequencer, unless another one is at work.
+    /// Whether it is the library's own log.
+    pub(super) const fn is_own(&self) -> bool {
+        self.append.is_some()
+    }
+
+    /// The epoch of this sequencer, and up to where everything is numbered as far as anybody has written
+    /// it down, unless another one is at work. What this one has seen is written down.
     pub(super) async fn take(
         &self,
         connection: &mut PgConnection,
         (owner, holder): (&str, Uuid),
         lease: Duration,
-    ) -> sqlx::Result<Option<i64>> {
-        sqlx::query_scalar(AssertSqlSafe(&*self.take))
+        seen: Option<&Seen>,
+    ) -> sqlx::Result<Option<(i64, Option<Seen>)>> {
+        let row = sqlx::query(AssertSqlSafe(&*self.take))
             .bind(owner)
             .bind(holder)
             .bind(lease.as_secs_f64())
+            .bind(seen.map(|seen| seen.xmax))
+            .bind(seen.map(|seen| &*seen.open))
             .fetch_optional(connection)
-            .await
+            .await?;
+        row.map(|row| {
+            let xmax: Option<i64> = row.try_get("seen_xmax")?;
+            let open: Option<Vec<i64>> = row.try_get("seen_open")?;
+            let seen = xmax.zip(open).map(|(xmax, open)| Seen { xmax, open });
+            Ok((row.try_get("epoch")?, seen))
+        })
+        .transpose()
     }
 
     pub(super) async fn leave(
@@ -183,31 +211,27 @@ impl Store {
         Ok(())
     }
 
-    /// Up to `limit` rows without a number that were not there `since`. Planned for the values at
-    /// hand: how much of the table they mean differs from look to look.
+    /// Up to `limit` rows without a number that were not there `since`. Planned for the table as it is:
+    /// how large it is differs from look to look.
     pub(super) async fn look(
         &self,
         connection: &mut PgConnection,
         since: Option<&Seen>,
         limit: usize,
     ) -> sqlx::Result<Look> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let query = match since {
-            None => sqlx::query(AssertSqlSafe(&*self.look_all)).bind(limit),
-            Some(seen) => sqlx::query(AssertSqlSafe(&*self.look_since))
-                .bind(limit)
-                .bind(seen.xmax)
-                .bind(&seen.open),
-        };
-        let row = query.persistent(false).fetch_one(connection).await?;
-        Ok(Look {
-            seen: Seen {
-                xmax: row.try_get("xmax")?,
-                open: row.try_get("open")?,
-            },
-            txs: row.try_get("txs")?,
-            ids: row.try_get("ids")?,
-        })
+        let nothing = Seen::default();
+        find(connection, &self.look, since.unwrap_or(&nothing), limit).await
+    }
+
+    /// Up to `limit` rows without a number that should have had one: everything up to `seen` has been
+    /// numbered.
+    pub(super) async fn sweep(
+        &self,
+        connection: &mut PgConnection,
+        seen: &Seen,
+        limit: usize,
+    ) -> sqlx::Result<Look> {
+        find(connection, &self.sweep, seen, limit).await
     }
 
     /// Numbers rows; `None` when this epoch is over.
@@ -216,7 +240,7 @@ impl Store {
         connection: &mut PgConnection,
         epoch: i64,
         picked: Picked<'_>,
-        lease: Duration,
+        (lease, seen): (Duration, Option<&Seen>),
     ) -> sqlx::Result<Option<Moved>> {
         let row = sqlx::query(AssertSqlSafe(&*self.number))
             .persistent(false)
@@ -224,6 +248,8 @@ impl Store {
             .bind(picked.txs)
             .bind(picked.ids)
             .bind(lease.as_secs_f64())
+            .bind(seen.map(|seen| seen.xmax))
+            .bind(seen.map(|seen| &*seen.open))
             .fetch_optional(connection)
             .await?;
         row.map(|row| {
@@ -294,4 +320,27 @@ impl Store {
             .fetch_all(connection)
             .await
     }
+}
+
+async fn find(
+    connection: &mut PgConnection,
+    sql: &str,
+    since: &Seen,
+    limit: usize,
+) -> sqlx::Result<Look> {
+    let row = sqlx::query(AssertSqlSafe(sql))
+        .persistent(false)
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .bind(since.xmax)
+        .bind(&since.open)
+        .fetch_one(connection)
+        .await?;
+    Ok(Look {
+        seen: Seen {
+            xmax: row.try_get("xmax")?,
+            open: row.try_get("open")?,
+        },
+        txs: row.try_get("txs")?,
+        ids: row.try_get("ids")?,
+    })
 }

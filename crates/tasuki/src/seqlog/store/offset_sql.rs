@@ -2,6 +2,34 @@
 //! instance and the offset that it knows: whoever has been replaced, and whoever has been moved,
 //! changes nothing.
 
+/// What was set aside and is handled after all, `handled`, is not dead any more: otherwise somebody could
+/// have it handled once more.
+pub(super) const CLOSED: &str = "closed AS (
+    UPDATE {schema}.dead_letters AS l
+    SET redriven_at = clock_timestamp()
+    FROM handled
+    WHERE l.source = 'seqlog_set_aside'
+        AND l.source_id = handled.set_aside_id
+        AND l.redriven_at IS NULL
+        AND l.discarded_at IS NULL
+    RETURNING l.letter_id, l.source_id, handled.consumer
+),
+
+audited AS (
+    INSERT INTO {schema}.dead_letter_audit (
+        audit_id, letter_id, source, source_id, action, actor, reason
+    )
+    SELECT
+        gen_random_uuid(),
+        letter_id,
+        'seqlog_set_aside',
+        source_id,
+        'REDRIVE',
+        consumer,
+        'the consumer has handled the row: it was moved back, or its store made anew'
+    FROM closed
+)";
+
 /// Makes this instance the active one, or renews its lease; makes the consumer, if there is none and
 /// none is known to have been.
 ///
@@ -38,9 +66,9 @@ SET
             THEN greatest(c.careful_until, c.last_seq + $6)
         ELSE c.careful_until
     END
-WHERE c.holder IS NULL OR c.holder = excluded.holder OR c.lease_until <= clock_timestamp()
+WHERE c.log = excluded.log
+    AND (c.holder IS NULL OR c.holder = excluded.holder OR c.lease_until <= clock_timestamp())
 RETURNING
-    c.log,
     c.state,
     c.epoch,
     c.last_seq,
@@ -52,6 +80,10 @@ RETURNING
         SELECT FROM {schema}.seqlog_set_aside AS a
         WHERE a.consumer = c.consumer AND a.status = 'PENDING'
     ) AS is_redriven";
+
+/// The other log that the consumer of this name follows, if it does.
+pub(super) const OF_ANOTHER: &str = "
+SELECT c.log FROM {schema}.consumer_offsets AS c WHERE c.consumer = $1 AND c.log <> '{log}'";
 
 /// Whether this instance is still the active one, and where the consumer is.
 pub(super) const RENEW: &str = "
@@ -66,17 +98,31 @@ SET owner = NULL, holder = NULL, unclean = 0, lease_until = '-infinity'
 WHERE consumer = $1 AND epoch = $2";
 
 pub(super) const ADVANCE: &str = "
-UPDATE {schema}.consumer_offsets
-SET
-    last_seq = $4,
-    updated_at = clock_timestamp(),
-    lease_until = clock_timestamp() + make_interval(secs => $5),
-    unclean = 0,
-    attempt_seq = NULL,
-    attempts = 0,
-    retry_at = NULL,
-    last_error = NULL
-WHERE consumer = $1 AND epoch = $2 AND last_seq = $3 AND state = 'FOLLOWING'";
+WITH moved AS (
+    UPDATE {schema}.consumer_offsets
+    SET
+        last_seq = $4,
+        updated_at = clock_timestamp(),
+        lease_until = clock_timestamp() + make_interval(secs => $5),
+        unclean = 0,
+        attempt_seq = NULL,
+        attempts = 0,
+        retry_at = NULL,
+        last_error = NULL
+    WHERE consumer = $1 AND epoch = $2 AND last_seq = $3 AND state = 'FOLLOWING'
+    RETURNING consumer
+),
+
+handled AS (
+    DELETE FROM {schema}.seqlog_set_aside AS a
+    USING moved
+    WHERE a.consumer = moved.consumer AND a.seq > $3 AND a.seq <= $4
+    RETURNING a.set_aside_id, a.consumer
+),
+
+{closed}
+
+SELECT count(*) AS moved FROM moved";
 
 pub(super) const CAREFUL: &str = "
 UPDATE {schema}.consumer_offsets
@@ -103,8 +149,8 @@ UPDATE {schema}.consumer_offsets
 SET retry_at = clock_timestamp() + make_interval(secs => $4), last_error = $5
 WHERE consumer = $1 AND epoch = $2 AND last_seq = $3 AND state = 'FOLLOWING'";
 
-/// Moves past a row that can't be handled, and keeps it with a dead letter. One that was set aside
-/// before, and came again by a replay, is the same one.
+/// Moves past a row that can't be handled, and keeps it with a dead letter; not past one that is gone.
+/// One that was set aside before, and came again by a replay, is the same one.
 pub(super) const SET_ASIDE: &str = "
 WITH moved AS (
     UPDATE {schema}.consumer_offsets
@@ -118,6 +164,7 @@ WITH moved AS (
         retry_at = NULL,
         last_error = NULL
     WHERE consumer = $1 AND epoch = $2 AND last_seq = $3 AND state = 'FOLLOWING'
+        AND EXISTS (SELECT FROM {schema}.{log} AS l WHERE l.seq = $3 + 1)
     RETURNING consumer
 ),
 
@@ -163,29 +210,56 @@ UPDATE {schema}.consumer_offsets
 SET state = 'TOO_FAR_BEHIND', last_error = $4
 WHERE consumer = $1 AND epoch = $2 AND last_seq = $3 AND state = 'FOLLOWING'";
 
-/// The fresh store is complete up to $3, whatever the old one was.
-pub(super) const REBUILT: &str = "
+/// Begins an attempt at a rebuild, with a number that no attempt has had, also of a consumer of this name
+/// that was forgotten: it is not below the clock.
+pub(super) const BEGIN_REBUILD: &str = "
 UPDATE {schema}.consumer_offsets
 SET
-    last_seq = $3,
-    state = 'FOLLOWING',
-    updated_at = clock_timestamp(),
-    rebuilt_at = clock_timestamp(),
-    lease_until = clock_timestamp() + make_interval(secs => $4),
-    unclean = 0,
-    careful_until = 0,
-    attempt_seq = NULL,
-    attempts = 0,
-    retry_at = NULL,
-    last_error = NULL
-WHERE consumer = $1 AND epoch = $2 AND state = 'REBUILDING'";
+    rebuild_attempt = greatest(
+        rebuild_attempt + 1, (extract(EPOCH FROM clock_timestamp()) * 1000)::bigint
+    ),
+    lease_until = clock_timestamp() + make_interval(secs => $3)
+WHERE consumer = $1 AND epoch = $2 AND state = 'REBUILDING'
+RETURNING rebuild_attempt";
+
+/// The fresh store is complete up to $3, whatever the old one was; unless somebody has asked for another
+/// one since this attempt ($5) began.
+pub(super) const REBUILT: &str = "
+WITH moved AS (
+    UPDATE {schema}.consumer_offsets
+    SET
+        last_seq = $3,
+        state = 'FOLLOWING',
+        updated_at = clock_timestamp(),
+        rebuilt_at = clock_timestamp(),
+        lease_until = clock_timestamp() + make_interval(secs => $4),
+        unclean = 0,
+        careful_until = 0,
+        attempt_seq = NULL,
+        attempts = 0,
+        retry_at = NULL,
+        last_error = NULL
+    WHERE consumer = $1 AND epoch = $2 AND state = 'REBUILDING' AND rebuild_attempt = $5
+    RETURNING consumer
+),
+
+handled AS (
+    DELETE FROM {schema}.seqlog_set_aside AS a
+    USING moved
+    WHERE a.consumer = moved.consumer AND a.seq <= $3
+    RETURNING a.set_aside_id, a.consumer
+),
+
+{closed}
+
+SELECT count(*) AS moved FROM moved";
 
 pub(super) const NOTE: &str = "
 UPDATE {schema}.consumer_offsets SET last_error = $3 WHERE consumer = $1 AND epoch = $2";
 
-/// A row that somebody put back, as it was when it was set aside.
+/// A row that somebody put back, as it was when it was set aside, and as it is read from the log.
 pub(super) const REDRIVEN: &str = "
-SELECT a.set_aside_id, a.attempt_count, l.seq, {log_columns}
+SELECT l.seq, {log_columns}, a.set_aside_id
 FROM {schema}.seqlog_set_aside AS a
 CROSS JOIN LATERAL json_populate_record(NULL::{schema}.{log}, a.entry) AS l
 WHERE a.consumer = $1 AND a.status = 'PENDING' AND a.next_retry_at <= clock_timestamp()
@@ -230,7 +304,7 @@ WHERE a.set_aside_id = $3
 pub(super) const REDRIVE_DEAD: &str = "
 WITH dead AS (
     UPDATE {schema}.seqlog_set_aside AS a
-    SET status = 'FAILED', last_error = $4, set_aside_at = now()
+    SET status = 'FAILED', attempt_count = $4, last_error = $5, set_aside_at = now()
     FROM {schema}.consumer_offsets AS c
     WHERE a.set_aside_id = $3
         AND a.status = 'PENDING'

@@ -13,6 +13,7 @@ use super::offset_sql as sql;
 #[derive(Debug)]
 pub(in crate::seqlog) struct Offsets {
     stand: String,
+    of_another: String,
     renew: String,
     leave: String,
     advance: String,
@@ -22,6 +23,7 @@ pub(in crate::seqlog) struct Offsets {
     retry: String,
     set_aside: String,
     too_far: String,
+    begin_rebuild: String,
     rebuilt: String,
     note: String,
     redriven: String,
@@ -49,7 +51,6 @@ pub(in crate::seqlog) struct Instance<'a> {
 /// A consumer as its active instance finds it.
 #[derive(Clone, Debug, PartialEq, FromRow)]
 pub(in crate::seqlog) struct Found {
-    pub(in crate::seqlog) log: String,
     pub(in crate::seqlog) state: String,
     pub(in crate::seqlog) epoch: i64,
     pub(in crate::seqlog) last_seq: i64,
@@ -80,6 +81,7 @@ impl Offsets {
     pub(super) fn new(render: impl Fn(&str) -> String) -> Self {
         Self {
             stand: render(sql::STAND),
+            of_another: render(sql::OF_ANOTHER),
             renew: render(sql::RENEW),
             leave: render(sql::LEAVE),
             advance: render(sql::ADVANCE),
@@ -89,6 +91,7 @@ impl Offsets {
             retry: render(sql::RETRY),
             set_aside: render(sql::SET_ASIDE),
             too_far: render(sql::TOO_FAR),
+            begin_rebuild: render(sql::BEGIN_REBUILD),
             rebuilt: render(sql::REBUILT),
             note: render(sql::NOTE),
             redriven: render(sql::REDRIVEN),
@@ -102,6 +105,7 @@ impl Offsets {
     pub(super) fn all(&self) -> impl Iterator<Item = &str> {
         let all = [
             &self.stand,
+            &self.of_another,
             &self.renew,
             &self.leave,
             &self.advance,
@@ -111,6 +115,7 @@ impl Offsets {
             &self.retry,
             &self.set_aside,
             &self.too_far,
+            &self.begin_rebuild,
             &self.rebuilt,
             &self.note,
             &self.redriven,
@@ -136,6 +141,18 @@ impl Offsets {
             .bind(instance.lease.as_secs_f64())
             .bind(i64::from(instance.batch))
             .bind(instance.may_make)
+            .fetch_optional(connection)
+            .await
+    }
+
+    /// The log that a consumer of this name follows, if it is another one.
+    pub(in crate::seqlog) async fn of_another(
+        &self,
+        connection: &mut PgConnection,
+        consumer: &str,
+    ) -> sqlx::Result<Option<String>> {
+        sqlx::query_scalar(AssertSqlSafe(&*self.of_another))
+            .bind(consumer)
             .fetch_optional(connection)
             .await
     }
@@ -179,7 +196,7 @@ impl Offsets {
         lease: Duration,
     ) -> sqlx::Result<bool> {
         let advance = fenced(&self.advance, fence).bind(to);
-        changes(connection, advance.bind(lease.as_secs_f64())).await
+        moves(connection, advance.bind(lease.as_secs_f64())).await
     }
 
     /// From now on one by one, up to `until`.
@@ -225,7 +242,7 @@ impl Offsets {
         changes(connection, retry.bind(error)).await
     }
 
-    /// Moves past the next row, and keeps it. Says whether it did.
+    /// Moves past the next row, and keeps it. Says whether it did: not if it is gone either.
     pub(in crate::seqlog) async fn set_aside(
         &self,
         connection: &mut PgConnection,
@@ -233,14 +250,11 @@ impl Offsets {
         lease: Duration,
         (attempts, error): (u32, &str),
     ) -> sqlx::Result<bool> {
-        let row = fenced(&self.set_aside, fence)
+        let set_aside = fenced(&self.set_aside, fence)
             .bind(lease.as_secs_f64())
             .bind(i32::try_from(attempts).unwrap_or(i32::MAX))
-            .bind(error)
-            .fetch_one(connection)
-            .await?;
-        let moved: i64 = row.try_get("moved")?;
-        Ok(moved == 1)
+            .bind(error);
+        moves(connection, set_aside).await
     }
 
     pub(in crate::seqlog) async fn too_far(
@@ -252,19 +266,36 @@ impl Offsets {
         changes(connection, fenced(&self.too_far, fence).bind(error)).await
     }
 
+    /// The number of a new attempt at a rebuild; `None` when it is not ours to make.
+    pub(in crate::seqlog) async fn begin_rebuild(
+        &self,
+        connection: &mut PgConnection,
+        fence: Fence<'_>,
+        lease: Duration,
+    ) -> sqlx::Result<Option<i64>> {
+        sqlx::query_scalar(AssertSqlSafe(&*self.begin_rebuild))
+            .bind(fence.consumer)
+            .bind(fence.epoch)
+            .bind(lease.as_secs_f64())
+            .fetch_optional(connection)
+            .await
+    }
+
+    /// The store of `attempt`, which is complete up to `seq`, is the one that holds. Says whether it is.
     pub(in crate::seqlog) async fn rebuilt(
         &self,
         connection: &mut PgConnection,
         fence: Fence<'_>,
-        seq: i64,
+        (attempt, seq): (i64, i64),
         lease: Duration,
     ) -> sqlx::Result<bool> {
         let rebuilt = sqlx::query(AssertSqlSafe(&*self.rebuilt))
             .bind(fence.consumer)
             .bind(fence.epoch)
             .bind(seq)
-            .bind(lease.as_secs_f64());
-        changes(connection, rebuilt).await
+            .bind(lease.as_secs_f64())
+            .bind(attempt);
+        moves(connection, rebuilt).await
     }
 
     pub(in crate::seqlog) async fn note(
@@ -340,9 +371,12 @@ impl Offsets {
         connection: &mut PgConnection,
         fence: Fence<'_>,
         id: Uuid,
-        error: &str,
+        (attempts, error): (u32, &str),
     ) -> sqlx::Result<bool> {
-        changes(connection, about(&self.redrive_dead, fence, id).bind(error)).await
+        let dead = about(&self.redrive_dead, fence, id)
+            .bind(i32::try_from(attempts).unwrap_or(i32::MAX))
+            .bind(error);
+        changes(connection, dead).await
     }
 }
 
@@ -363,6 +397,11 @@ fn about<'q>(sql: &'q str, fence: Fence<'q>, id: Uuid) -> Statement<'q> {
 async fn changes(connection: &mut PgConnection, statement: Statement<'_>) -> sqlx::Result<bool> {
     let done = statement.execute(connection).await?;
     Ok(done.rows_affected() == 1)
+}
+
+async fn moves(connection: &mut PgConnection, statement: Statement<'_>) -> sqlx::Result<bool> {
+    let moved: i64 = statement.fetch_one(connection).await?.try_get("moved")?;
+    Ok(moved == 1)
 }
 
 fn attempts(row: &PgRow, column: &str) -> sqlx::Result<u32> {

@@ -2,7 +2,7 @@
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
-use super::people_sql as sql;
+use super::{offset_sql, people_sql as sql};
 use crate::Schema;
 use crate::seqlog::consumers::{Audit, Consumer, LogState, SetAside};
 
@@ -21,6 +21,9 @@ pub(in crate::seqlog) struct People {
     audit: String,
     begin_at: String,
     replace: String,
+    handled: String,
+    inherit: String,
+    bounds: String,
 }
 
 /// What was done to a consumer, by whom and why.
@@ -36,7 +39,10 @@ pub(in crate::seqlog) struct Act<'a> {
 
 impl People {
     pub(in crate::seqlog) fn new(schema: &Schema) -> Self {
-        let render = |text: &str| schema.render(&text.replace("{consumer}", sql::COLUMNS));
+        let render = |text: &str| {
+            let text = text.replace("{consumer}", sql::COLUMNS);
+            schema.render(&text.replace("{closed}", offset_sql::CLOSED))
+        };
         Self {
             list: render(sql::LIST),
             show: render(sql::SHOW),
@@ -50,6 +56,9 @@ impl People {
             audit: render(sql::AUDIT),
             begin_at: render(sql::BEGIN_AT),
             replace: render(sql::REPLACE),
+            handled: render(sql::HANDLED),
+            inherit: render(sql::INHERIT),
+            bounds: render(sql::BOUNDS),
         }
     }
 
@@ -67,6 +76,9 @@ impl People {
             &self.audit,
             &self.begin_at,
             &self.replace,
+            &self.handled,
+            &self.inherit,
+            &self.bounds,
         ];
         all.into_iter().map(String::as_str)
     }
@@ -205,18 +217,43 @@ impl People {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Makes `consumer` what `fresh` is, which ends. Where it is; `None` when there is no `fresh`
-    /// that follows.
+    /// From which number to which the log can be followed.
+    pub(in crate::seqlog) async fn bounds(
+        &self,
+        connection: &mut PgConnection,
+        log: &str,
+    ) -> sqlx::Result<(i64, i64)> {
+        sqlx::query_as(AssertSqlSafe(&*self.bounds))
+            .bind(log)
+            .fetch_one(connection)
+            .await
+    }
+
+    /// Makes `consumer` what `fresh` is, which ends, with the rows that it has set aside. Where it is;
+    /// `None` when there is no `fresh` that follows.
     pub(in crate::seqlog) async fn replace(
         &self,
         connection: &mut PgConnection,
         fresh: &str,
         consumer: &str,
     ) -> sqlx::Result<Option<i64>> {
-        sqlx::query_scalar(AssertSqlSafe(&*self.replace))
+        let seq: Option<i64> = sqlx::query_scalar(AssertSqlSafe(&*self.replace))
             .bind(fresh)
             .bind(consumer)
-            .fetch_optional(connection)
-            .await
+            .fetch_optional(&mut *connection)
+            .await?;
+        let Some(seq) = seq else { return Ok(None) };
+        // Apart, because a number is set aside once: what the old one had goes first.
+        sqlx::query(AssertSqlSafe(&*self.handled))
+            .bind(consumer)
+            .bind(seq)
+            .execute(&mut *connection)
+            .await?;
+        sqlx::query(AssertSqlSafe(&*self.inherit))
+            .bind(fresh)
+            .bind(consumer)
+            .execute(connection)
+            .await?;
+        Ok(Some(seq))
     }
 }

@@ -67,10 +67,12 @@ SET
     last_error = NULL
 WHERE consumer = $1";
 
+/// An attempt that is under way is not the one that was asked for: its snapshot is from before.
 pub(super) const REBUILD: &str = "
 UPDATE {schema}.consumer_offsets
 SET
     state = 'REBUILDING',
+    rebuild_attempt = rebuild_attempt + 1,
     unclean = 0,
     careful_until = 0,
     attempt_seq = NULL,
@@ -78,6 +80,12 @@ SET
     retry_at = NULL,
     last_error = NULL
 WHERE consumer = $1";
+
+/// How far the log `$1` goes.
+pub(super) const BOUNDS: &str = "
+SELECT coalesce(max(s.floor_seq), 0) AS floor_seq, coalesce(max(s.last_seq), 0) AS last_seq
+FROM {schema}.seqlogs AS s
+WHERE s.log = $1";
 
 pub(super) const FORGET: &str = "DELETE FROM {schema}.consumer_offsets WHERE consumer = $1";
 
@@ -119,3 +127,32 @@ SET
     retry_at = NULL,
     last_error = NULL
 RETURNING c.last_seq";
+
+/// What $1 had set aside up to $2 its new store has handled, or set aside itself.
+pub(super) const HANDLED: &str = "
+WITH handled AS (
+    DELETE FROM {schema}.seqlog_set_aside AS a
+    WHERE a.consumer = $1 AND a.seq <= $2
+    RETURNING a.set_aside_id, a.consumer
+),
+
+{closed}
+
+SELECT count(*) FROM handled";
+
+/// What $1 has set aside is what $2 has set aside.
+pub(super) const INHERIT: &str = "
+WITH moved AS (
+    UPDATE {schema}.seqlog_set_aside AS a
+    SET consumer = $2
+    WHERE a.consumer = $1
+    RETURNING a.set_aside_id
+)
+
+UPDATE {schema}.dead_letters AS l
+SET queue = $2
+FROM moved
+WHERE l.source = 'seqlog_set_aside'
+    AND l.source_id = moved.set_aside_id
+    AND l.redriven_at IS NULL
+    AND l.discarded_at IS NULL";

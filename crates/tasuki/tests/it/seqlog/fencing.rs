@@ -47,6 +47,37 @@ async fn a_sequencer_is_replaced_when_its_lease_is_over_and_numbers_nothing_any_
 }
 
 #[tokio::test]
+async fn a_look_that_takes_longer_than_its_lease_keeps_it() {
+    let bench = Bench::new().await;
+    let lease = Duration::from_millis(600);
+    let (first, second) = (
+        bench.sequencer().lease(lease),
+        bench.sequencer().lease(lease),
+    );
+    drain(&first).await.unwrap();
+    bench.append("a").await;
+    let mut slow = bench.pool().begin().await.unwrap();
+    sqlx::query("LOCK TABLE app.seqlog_pending IN ACCESS EXCLUSIVE MODE")
+        .execute(&mut *slow)
+        .await
+        .unwrap();
+    let until = "SELECT (extract(EPOCH FROM lease_until) * 1000)::bigint FROM app.seqlogs";
+    let before = bench.number(until).await;
+    let waits = async {
+        eventually("the lease was renewed for a while", async || {
+            assert_eq!(second.tick().await.unwrap(), Tick::Idle);
+            (bench.number(until).await >= before + 2000).then_some(())
+        })
+        .await;
+        slow.rollback().await.unwrap();
+    };
+    let (looked, ()) = tokio::join!(first.tick(), waits);
+    assert_eq!(looked.unwrap(), Tick::Worked);
+    assert_eq!(bench.entries().await, "1:a");
+    assert_eq!(bench.number("SELECT epoch FROM app.seqlogs").await, 1);
+}
+
+#[tokio::test]
 async fn of_two_instances_one_is_active_and_the_other_goes_on_when_it_stops() {
     let bench = Bench::new().await;
     let (here, there) = (World::default(), World::default());
@@ -95,7 +126,7 @@ async fn an_instance_that_slept_through_its_replacement_undoes_what_it_had_in_ha
 async fn a_batch_that_takes_longer_than_its_lease_keeps_it() {
     let bench = Bench::new().await;
     let (here, there) = (World::default(), World::default());
-    let lease = Duration::from_millis(300);
+    let lease = Duration::from_millis(900);
     let first = bench.follower(&here).lease(lease);
     let second = bench.follower(&there).lease(lease);
     bench.write("a").await;
@@ -133,6 +164,30 @@ async fn an_instance_that_is_replaced_while_it_works_is_cut_at_its_next_renewal(
     let (cut, ()) = tokio::join!(first.tick(), takes_over);
     cut.unwrap();
     assert_eq!(bench.seen().await, "1:a");
+}
+
+#[tokio::test]
+async fn an_instance_that_can_not_renew_gives_up_what_it_has_in_hand_when_its_lease_is_over() {
+    let bench = Bench::new().await;
+    let world = World::default();
+    let follower = bench.follower(&world).lease(Duration::from_millis(600));
+    bench.write("a").await;
+    world.tell("a", Answer::Hang);
+    let keeps_out = async {
+        world.inner.holding.notified().await;
+        let mut db = bench.pool().begin().await.unwrap();
+        sqlx::query("LOCK TABLE app.consumer_offsets IN ACCESS EXCLUSIVE MODE")
+            .execute(&mut *db)
+            .await
+            .unwrap();
+        db
+    };
+    let handles = tokio::time::timeout(Duration::from_secs(20), follower.tick());
+    let (cut, db) = tokio::join!(handles, keeps_out);
+    assert_eq!(cut.expect("it gave up").unwrap(), Tick::Worked);
+    db.rollback().await.unwrap();
+    assert_eq!(bench.consumer().await.last_seq, 0);
+    assert_eq!(bench.seen().await, "");
 }
 
 #[tokio::test]

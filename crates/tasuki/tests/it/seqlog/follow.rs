@@ -29,12 +29,16 @@ async fn letters(bench: &Bench) -> Vec<(String, String, String, i64)> {
     .unwrap()
 }
 
-async fn redrive(bench: &Bench) {
+async fn redrive_all(bench: &Bench, expected: u64) {
     let mut db = bench.pool().begin().await.unwrap();
     let letters = Letters::new(&schema(), &[]);
     let acted = letters.redrive(&mut db, &Filter::open(), "ann", None).await;
-    assert_eq!(acted.unwrap().letters, 1);
+    assert_eq!(acted.unwrap().letters, expected);
     db.commit().await.unwrap();
+}
+
+async fn redrive(bench: &Bench) {
+    redrive_all(bench, 1).await;
 }
 
 #[tokio::test]
@@ -211,6 +215,119 @@ async fn a_row_that_was_set_aside_is_redriven_from_what_was_kept() {
 }
 
 #[tokio::test]
+async fn a_redriven_row_that_every_process_dies_of_is_set_aside_again() {
+    let bench = Bench::new().await;
+    let world = World::default();
+    world.tell("deadly", Answer::Poison);
+    let follower = bench.follower(&world);
+    bench.write("a deadly b").await;
+    settles(&bench, &follower).await;
+    follower.release().await;
+    redrive(&bench).await;
+    bench.write("c").await;
+    let mut processes = 0;
+    loop {
+        let world = World::default();
+        world.tell("deadly", Answer::Hang);
+        let follower = bench.follower(&world);
+        let dead_again = eventually("it is dead again", async || {
+            follower.tick().await.unwrap();
+            (letters(&bench).await.len() == 1).then_some(())
+        });
+        let died = tokio::select! {
+            () = world.inner.holding.notified() => true,
+            () = dead_again => false,
+        };
+        if !died {
+            break;
+        }
+        processes += 1;
+        assert!(processes < 10, "it is tried for ever");
+        bench.leases_end().await;
+    }
+    assert_eq!(processes, 2);
+    assert_eq!(letters(&bench).await[0].3, 2);
+    assert_eq!(bench.seen().await, "1:a 3:b 4:c");
+}
+
+#[tokio::test]
+async fn what_is_put_back_and_what_comes_are_handled_in_turn() {
+    let bench = Bench::new().await;
+    let world = World::default();
+    world.tell("bad", Answer::Poison);
+    let follower = bench.follower(&world);
+    bench.write("bad bad bad bad").await;
+    settles(&bench, &follower).await;
+    follower.release().await;
+    world.is_well_with("bad");
+    redrive_all(&bench, 4).await;
+    bench.write("x y").await;
+    let follower = bench.follower(&world);
+    let before = world.calls().len();
+    follower.tick().await.unwrap();
+    follower.tick().await.unwrap();
+    bench.write("z").await;
+    drain(&follower).await.unwrap();
+    assert_eq!(
+        world.calls()[before..],
+        ["x y", "bad", "z", "bad", "bad", "bad"]
+    );
+    assert_eq!(bench.consumer().await.set_aside, 0);
+}
+
+#[tokio::test]
+async fn a_row_that_was_set_aside_and_comes_again_by_a_replay_is_not_dead_any_more() {
+    let bench = Bench::new().await;
+    let world = World::default();
+    world.tell("bad", Answer::Poison);
+    let follower = bench.follower(&world);
+    bench.write("a bad b").await;
+    settles(&bench, &follower).await;
+    assert_eq!(bench.dead().await, ["words-v1:2"]);
+    world.is_well_with("bad");
+    bench.replay(1).await;
+    follower.release().await;
+    settles(&bench, &bench.follower(&world)).await;
+    assert_eq!(bench.seen().await, "1:a 3:b 2:bad 3:b");
+    assert_eq!(bench.dead().await, [""; 0]);
+    assert!(letters(&bench).await.is_empty());
+    assert_eq!(bench.consumer().await.set_aside, 0);
+    let actors = "SELECT count(*) FROM app.dead_letter_audit WHERE actor = 'words-v1'";
+    assert_eq!(bench.number(actors).await, 1);
+}
+
+/// Reads rows by the places of their columns.
+struct Places(Arc<Mutex<Vec<(i64, String)>>>);
+
+impl Handler for Places {
+    type Row = (i64, String);
+
+    async fn handle(&self, rows: &[Numbered<(i64, String)>], _: &mut Tx) -> Result<(), Failure> {
+        let rows = rows.iter().map(|row| row.row.clone());
+        self.0.lock().unwrap().extend(rows);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_is_put_back_has_its_columns_where_the_log_has_them() {
+    let bench = Bench::new().await;
+    let world = World::default();
+    world.tell("a", Answer::Poison);
+    let follower = bench.follower(&world);
+    bench.write("a").await;
+    settles(&bench, &follower).await;
+    follower.release().await;
+    redrive(&bench).await;
+    let read = Arc::default();
+    let handler = Places(Arc::clone(&read));
+    drain(&Follower::new(&bench.log, CONSUMER, bench.pool(), handler))
+        .await
+        .unwrap();
+    assert_eq!(*read.lock().unwrap(), [(1, "word".to_owned())]);
+}
+
+#[tokio::test]
 async fn what_is_away_costs_no_attempt_and_sets_nothing_aside() {
     let bench = Bench::new().await;
     let world = World::default();
@@ -327,4 +444,5 @@ async fn a_name_that_belongs_to_a_consumer_of_another_log_is_refused() {
     let world = World::default();
     let refused = bench.follower(&world).tick().await.unwrap_err();
     assert!(refused.to_string().contains("orders_log"), "{refused}");
+    assert_eq!(bench.consumer().await.owner, None);
 }

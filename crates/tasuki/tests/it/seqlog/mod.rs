@@ -148,6 +148,38 @@ impl Bench {
         tx.commit().await.unwrap();
     }
 
+    /// Somebody has set this row aside.
+    async fn set_aside_by_hand(&self, consumer: &str, seq: i64) {
+        self.run(&format!(
+            "WITH kept AS (
+                 INSERT INTO app.seqlog_set_aside
+                     (set_aside_id, consumer, log, seq, entry, attempt_count, last_error)
+                 VALUES (gen_random_uuid(), '{consumer}', 'seqlog_entries', {seq}, '{{}}', 1, 'no')
+                 RETURNING *
+             )
+             INSERT INTO app.dead_letters
+                 (letter_id, source, source_id, queue, kind, payload, error, attempt_count)
+             SELECT gen_random_uuid(), 'seqlog_set_aside', set_aside_id, consumer, log, '', 'no', 1
+             FROM kept"
+        ))
+        .await;
+    }
+
+    /// The rows that are set aside and dead, as `words-v1:2`, by what their letters say.
+    async fn dead(&self) -> Vec<String> {
+        sqlx::query_scalar(
+            "SELECT l.queue || ':' || a.seq
+             FROM app.dead_letters AS l
+             JOIN app.seqlog_set_aside AS a
+                 ON a.set_aside_id = l.source_id AND a.consumer = l.queue
+             WHERE l.redriven_at IS NULL AND l.discarded_at IS NULL
+             ORDER BY l.queue, a.seq",
+        )
+        .fetch_all(self.pool())
+        .await
+        .unwrap()
+    }
+
     /// The leases of consumers and sequencers end.
     async fn leases_end(&self) {
         self.run("UPDATE app.consumer_offsets SET lease_until = now()")
@@ -184,6 +216,8 @@ enum Answer {
     Panic,
     /// Waits for the test, once.
     Hold,
+    /// Waits for the test, and then never fits.
+    Doom,
     /// Never comes back.
     Hang,
     /// Fails a statement, and says that all is well.
@@ -245,6 +279,11 @@ impl Handler for Words {
                 Some(Answer::Hold) => {
                     inner.holding.notify_one();
                     inner.go.notified().await;
+                }
+                Some(Answer::Doom) => {
+                    inner.holding.notify_one();
+                    inner.go.notified().await;
+                    return Err(Failure::poison("it never fits"));
                 }
             }
         }

@@ -72,6 +72,11 @@ async fn nobody_moves_a_consumer_without_a_name_and_a_reason_or_to_where_it_can_
     let held = people.forget(&mut db, CONSUMER, "ann", "why").await;
     assert!(matches!(held, Err(ConsumerError::Held { .. })));
     assert_eq!(people.show(&mut db, "nobody").await.unwrap(), None);
+    let beyond = people.begin_at(&mut db, "seqlog_entries", "words-v2", 4);
+    assert!(matches!(
+        beyond.await,
+        Err(ConsumerError::OutOfRange { floor: 0, head: 3 })
+    ));
     assert_eq!(bench.consumer().await.last_seq, 3);
 }
 
@@ -200,9 +205,18 @@ async fn gauges_tell_the_backlog_its_age_and_who_is_too_far_behind() {
     .await;
     shows("head_seq", "", |seq| seq == 3.0).await;
 
-    bench.run("DELETE FROM app.seqlog_entries").await;
-    assert!(follower.tick().await.is_err());
+    // Nobody of it runs any more to say it.
+    bench
+        .run(
+            "DELETE FROM app.seqlog_entries;
+             UPDATE app.consumer_offsets SET updated_at = now() - INTERVAL '300 s'",
+        )
+        .await;
     shows("too_far_behind", own, |is| is == 1.0).await;
+    shows("oldest_unread_age_seconds", own, |age| {
+        (300.0..360.0).contains(&age)
+    })
+    .await;
     bench
         .run("ALTER TABLE app.seqlogs RENAME TO elsewhere")
         .await;

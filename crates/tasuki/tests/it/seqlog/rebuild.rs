@@ -14,21 +14,47 @@ struct Copies {
 }
 
 impl Copies {
-    async fn fill(&self, snapshot: &mut Snapshot) -> sqlx::Result<()> {
+    async fn fill(&self, snapshot: &mut Snapshot, target: &str) -> Result<(), Failure> {
         let rows: Vec<(String, i64)> = sqlx::query_as("SELECT word, n FROM app.words")
             .fetch_all(snapshot.connection())
             .await?;
-        let target = "CREATE TABLE app.fresh (word text PRIMARY KEY, n bigint NOT NULL)";
-        for sql in ["DROP TABLE IF EXISTS app.fresh", target] {
-            sqlx::query(sql).execute(&self.pool).await?;
-        }
+        self.asked("begin").await?;
+        let sql = format!(
+            "DROP TABLE IF EXISTS app.{target};
+             CREATE TABLE app.{target} (word text PRIMARY KEY, n bigint NOT NULL)"
+        );
+        sqlx::raw_sql(AssertSqlSafe(sql))
+            .execute(&self.pool)
+            .await?;
         for (word, n) in rows {
-            sqlx::query("INSERT INTO app.fresh VALUES ($1, $2)")
-                .bind(word)
-                .bind(n)
-                .execute(&self.pool)
-                .await?;
+            sqlx::query(AssertSqlSafe(format!(
+                "INSERT INTO app.{target} VALUES ($1, $2)"
+            )))
+            .bind(word)
+            .bind(n)
+            .execute(&self.pool)
+            .await?;
         }
+        Ok(())
+    }
+
+    /// Does at this point what it was told.
+    async fn asked(&self, point: &str) -> Result<(), Failure> {
+        let inner = &self.world.inner;
+        match self.world.answer(point) {
+            Some(Answer::Hold) => {
+                inner.holding.notify_one();
+                inner.go.notified().await;
+                Ok(())
+            }
+            Some(Answer::Fail) => Err(Failure::failed("no room")),
+            _ => Ok(()),
+        }
+    }
+
+    async fn takes_its_place(&self, tx: &mut PgConnection, fresh: &str) -> sqlx::Result<()> {
+        let sql = format!("DROP TABLE app.copy; ALTER TABLE app.{fresh} RENAME TO copy");
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(tx).await?;
         Ok(())
     }
 }
@@ -52,25 +78,16 @@ impl Handler for Copies {
     }
 
     async fn rebuild(&self, snapshot: &mut Snapshot) -> Result<(), Failure> {
-        self.fill(snapshot).await?;
-        match self.world.answer("rebuild") {
-            Some(Answer::Hold) => {
-                self.world.inner.holding.notify_one();
-                self.world.inner.go.notified().await;
-            }
-            Some(Answer::Fail) => return Err(Failure::failed("no room")),
-            _ => {}
-        }
-        Ok(())
+        let calls = &self.world.inner.calls;
+        calls.lock().unwrap().push("rebuild".to_owned());
+        let fresh = format!("fresh_{}", snapshot.attempt());
+        self.fill(snapshot, &fresh).await?;
+        self.asked("rebuild").await
     }
 
-    async fn switch(&self, tx: &mut PgConnection) -> Result<(), Failure> {
-        for sql in [
-            "DROP TABLE app.copy",
-            "ALTER TABLE app.fresh RENAME TO copy",
-        ] {
-            sqlx::query(sql).execute(&mut *tx).await?;
-        }
+    async fn switch_to(&self, tx: &mut PgConnection, attempt: i64) -> Result<(), Failure> {
+        self.takes_its_place(tx, &format!("fresh_{attempt}"))
+            .await?;
         Ok(())
     }
 }
@@ -240,13 +257,15 @@ async fn a_store_that_is_filled_and_followed_beside_the_old_one_takes_its_place(
     bench.changes("c a").await; // The snapshot does not see it.
     bench
         .copies("fresh", &world)
-        .fill(&mut snapshot)
+        .fill(&mut snapshot, "fresh")
         .await
         .unwrap();
     let mut db = bench.pool().acquire().await.unwrap();
     let begin = consumers.begin_at(&mut db, bench.log.name(), "words-v2", snapshot.seq());
     begin.await.unwrap();
     drop(snapshot);
+    // What the old one has set aside is in the snapshot; what the fresh one will have is not.
+    bench.set_aside_by_hand(CONSUMER, 2).await;
     drain(&sequencer).await.unwrap();
     let fresh = bench.copier("words-v2", "fresh", &world);
     tokio::join!(async { drain(&old).await.unwrap() }, async {
@@ -254,19 +273,38 @@ async fn a_store_that_is_filled_and_followed_beside_the_old_one_takes_its_place(
     });
     assert_eq!(bench.copy_differs("copy").await, 0);
     assert_eq!(bench.copy_differs("fresh").await, 0);
+    bench.set_aside_by_hand("words-v2", 4).await;
+    // Never active until now, and asks again after it is gone.
+    let options = bench.pool().connect_options().as_ref().clone();
+    let pool = PgPool::connect_with(options.application_name("second")).await;
+    let handler = bench.copies("fresh", &world);
+    let second = Follower::new(&bench.log, "words-v2", &pool.unwrap(), handler);
+    assert_eq!(second.tick().await.unwrap(), Tick::Idle);
 
     let mut tx = bench.pool().begin().await.unwrap();
     let from = consumers
         .replace(&mut tx, "words-v2", CONSUMER)
         .await
         .unwrap();
-    bench.copies("copy", &world).switch(&mut tx).await.unwrap();
+    let copies = bench.copies("copy", &world);
+    copies.takes_its_place(&mut tx, "fresh").await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(from, 5);
+    assert_eq!(bench.dead().await, ["words-v1:4"]);
     bench.changes("d").await;
     drain(&sequencer).await.unwrap();
     // The one that was filled beside it has ended, and does not begin again.
-    let _tick = fresh.tick().await;
+    for _ in 0..2 {
+        let _tick = fresh.tick().await;
+    }
+    eventually("the second one has asked again", async || {
+        second.tick().await.unwrap();
+        let asked = "SELECT count(*) FROM pg_stat_activity
+            WHERE application_name = 'second'
+                AND query_start > (SELECT rebuilt_at FROM app.consumer_offsets)";
+        (bench.number(asked).await >= 1).then_some(())
+    })
+    .await;
     let names = consumers.list(&mut db).await.unwrap();
     let names: Vec<_> = names
         .iter()
@@ -283,13 +321,157 @@ async fn a_store_that_is_filled_and_followed_beside_the_old_one_takes_its_place(
 async fn from_whichever_offset_it_is_replayed_a_store_ends_the_same() {
     let bench = Bench::with_source().await;
     let world = World::default();
-    bench.changes("a b c a b a d").await;
+    let words = ["a", "b", "c", "a", "b", "a", "d"];
+    bench.changes(&words.join(" ")).await;
     drain(&bench.sequencer()).await.unwrap();
-    for offset in 0..=7 {
+    let follows = async || {
         let follower = bench.copier(CONSUMER, "copy", &world).batch(2);
         drain(&follower).await.unwrap();
-        assert_eq!(bench.copy_differs("copy").await, 0, "{offset}");
         follower.release().await;
-        bench.replay(offset).await;
+    };
+    follows().await;
+    for offset in 0..words.len() {
+        assert_eq!(bench.copy_differs("copy").await, 0, "{offset}");
+        // What the rows behind the offset said is lost, or wrong.
+        for (place, word) in words.iter().enumerate().skip(offset) {
+            let damage = if place % 2 == 0 {
+                format!("DELETE FROM app.copy WHERE word = '{word}'")
+            } else {
+                format!("UPDATE app.copy SET n = -1 WHERE word = '{word}'")
+            };
+            bench.run(&damage).await;
+        }
+        assert_ne!(bench.copy_differs("copy").await, 0, "{offset}");
+        bench.replay(i64::try_from(offset).unwrap()).await;
+        follows().await;
     }
+    assert_eq!(bench.copy_differs("copy").await, 0);
+}
+
+#[tokio::test]
+async fn an_attempt_that_slept_through_its_replacement_takes_nothing_from_the_store_of_the_next() {
+    let bench = Bench::with_source().await;
+    let (here, there) = (World::default(), World::default());
+    let sequencer = bench.sequencer();
+    bench.changes("a b").await;
+    drain(&sequencer).await.unwrap();
+    drain(&bench.copier(CONSUMER, "copy", &here)).await.unwrap();
+    bench.leases_end().await;
+    bench.rebuild().await;
+    let first = bench.copier(CONSUMER, "copy", &here);
+    let second = bench.copier(CONSUMER, "copy", &there);
+    here.tell("begin", Answer::Hold);
+    there.tell("rebuild", Answer::Hold);
+    let first_rebuilds = async {
+        first.tick().await.unwrap();
+        // Only now the one that has filled its store switches.
+        there.inner.go.notify_one();
+    };
+    let second_rebuilds = async {
+        here.inner.holding.notified().await;
+        bench.changes("c a").await; // The snapshot of the first one does not show it.
+        drain(&sequencer).await.unwrap();
+        bench.leases_end().await;
+        let wakes = async {
+            there.inner.holding.notified().await;
+            here.inner.go.notify_one();
+        };
+        let (rebuilt, ()) = tokio::join!(second.tick(), wakes);
+        assert_eq!(rebuilt.unwrap(), Tick::Worked);
+    };
+    tokio::join!(first_rebuilds, second_rebuilds);
+    let consumer = bench.consumer().await;
+    assert_eq!((consumer.state, consumer.last_seq), (State::Following, 4));
+    assert_eq!(bench.copy_differs("copy").await, 0);
+    assert_eq!((here.calls(), there.calls()), (rebuilds(1), rebuilds(1)));
+}
+
+fn rebuilds(times: usize) -> Vec<String> {
+    vec!["rebuild".to_owned(); times]
+}
+
+#[tokio::test]
+async fn a_switch_that_somebody_is_in_the_way_of_is_tried_again_alone() {
+    let bench = Bench::with_source().await;
+    let world = World::default();
+    bench.changes("a b").await;
+    drain(&bench.sequencer()).await.unwrap();
+    drain(&bench.copier(CONSUMER, "copy", &world))
+        .await
+        .unwrap();
+    bench.leases_end().await;
+    bench.rebuild().await;
+    let follower = bench.copier(CONSUMER, "copy", &world);
+    let mut reader = bench.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM app.copy")
+        .fetch_all(&mut *reader)
+        .await
+        .unwrap();
+    let reads = async {
+        super::super::dropped::until_waiting_for_locks(bench.pool(), 1).await;
+        // Who comes behind the switch waits no longer than the switch does.
+        assert_eq!(bench.copy_differs("copy").await, 0);
+        eventually("the switch has given way", async || {
+            let waiting = "SELECT count(*) FROM pg_stat_activity
+                WHERE datname = current_database() AND wait_event_type = 'Lock'";
+            (bench.number(waiting).await == 0).then_some(())
+        })
+        .await;
+        reader.rollback().await.unwrap();
+    };
+    let (rebuilt, ()) = tokio::join!(follower.tick(), reads);
+    assert_eq!(rebuilt.unwrap(), Tick::Worked);
+    assert_eq!(bench.consumer().await.state, State::Following);
+    assert_eq!(bench.copy_differs("copy").await, 0);
+    assert_eq!(world.calls(), rebuilds(1));
+}
+
+#[tokio::test]
+async fn a_rebuild_that_is_asked_for_during_a_rebuild_is_made_as_well() {
+    let bench = Bench::with_source().await;
+    let world = World::default();
+    bench.changes("a b").await;
+    drain(&bench.sequencer()).await.unwrap();
+    drain(&bench.copier(CONSUMER, "copy", &world))
+        .await
+        .unwrap();
+    bench.leases_end().await;
+    bench.rebuild().await;
+    let follower = bench.copier(CONSUMER, "copy", &world);
+    world.tell("rebuild", Answer::Hold);
+    let asks = async {
+        world.inner.holding.notified().await;
+        // In the source, and in no row of the log.
+        bench.run("UPDATE app.words SET n = 17").await;
+        bench.rebuild().await;
+        world.inner.go.notify_one();
+    };
+    let (given_up, ()) = tokio::join!(follower.tick(), asks);
+    given_up.unwrap();
+    assert_eq!(bench.consumer().await.state, State::Rebuilding);
+    drain(&follower).await.unwrap();
+    assert_eq!(bench.consumer().await.state, State::Following);
+    assert_eq!(world.calls(), rebuilds(2));
+    assert_eq!(bench.copy_differs("copy").await, 0);
+}
+
+#[tokio::test]
+async fn what_was_set_aside_and_is_in_a_store_made_anew_is_not_dead_any_more() {
+    let bench = Bench::with_source().await;
+    let world = World::default();
+    bench.changes("a b").await;
+    drain(&bench.sequencer()).await.unwrap();
+    drain(&bench.copier(CONSUMER, "copy", &world))
+        .await
+        .unwrap();
+    bench.leases_end().await;
+    bench.set_aside_by_hand(CONSUMER, 1).await;
+    bench.set_aside_by_hand(CONSUMER, 3).await; // Not there yet.
+    bench.rebuild().await;
+    drain(&bench.copier(CONSUMER, "copy", &world))
+        .await
+        .unwrap();
+    assert_eq!(bench.consumer().await.last_seq, 2);
+    assert_eq!(bench.dead().await, ["words-v1:3"]);
+    assert_eq!(bench.consumer().await.set_aside, 1);
 }

@@ -1,6 +1,6 @@
 //! What retention removes is known, and who needed it says so.
 
-use tasuki::seqlog::{ConsumerError, State};
+use tasuki::seqlog::{ConsumerError, State, Table};
 use tasuki::upkeep::Upkeep;
 use tasuki::worker::Worker;
 
@@ -71,6 +71,92 @@ async fn rows_that_go_one_by_one_are_known_as_well() {
             .await,
         1
     );
+}
+
+#[tokio::test]
+async fn a_row_is_as_old_as_its_number_however_long_its_writer_took() {
+    let bench = Bench::new().await;
+    bench
+        .run(
+            "CREATE TABLE app.orders_log_pending (
+                 append_tx bigint NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
+                 append_id bigint GENERATED ALWAYS AS IDENTITY,
+                 appended_at timestamptz NOT NULL DEFAULT now(),
+                 order_id integer NOT NULL,
+                 changed_at timestamptz NOT NULL DEFAULT now(),
+                 PRIMARY KEY (append_tx, append_id)
+             );
+             CREATE TABLE app.orders_log (
+                 seq bigint NOT NULL, order_id integer NOT NULL, changed_at timestamptz NOT NULL
+             ) PARTITION BY RANGE (changed_at);
+             CREATE INDEX orders_log_seq_idx ON app.orders_log (seq);
+             CREATE TABLE app.orders_log_default PARTITION OF app.orders_log DEFAULT;
+             CREATE INDEX orders_log_default_changed_at_idx ON app.orders_log_default (changed_at);
+             INSERT INTO app.orders_log_pending (order_id, changed_at) VALUES
+                 (1, now()), (2, now() - INTERVAL '40 days'), (3, now())",
+        )
+        .await;
+    let table = Table {
+        name: "orders_log",
+        pending: "orders_log_pending",
+        columns: &["order_id", "changed_at"],
+        at: "changed_at",
+        channel: "app_orders",
+    };
+    let log = Log::of(&schema(), table);
+    drain(&log.sequencer("test.orders", bench.pool()))
+        .await
+        .unwrap();
+    let upkeep = Upkeep::new(bench.pool().clone(), &schema());
+    drain(&upkeep.partitioned(log.retention()).unwrap())
+        .await
+        .unwrap();
+    let mut db = bench.pool().acquire().await.unwrap();
+    let head = log.head(&mut db).await.unwrap();
+    assert_eq!((head.floor_seq, head.last_seq), (0, 3));
+    let rows = log.read::<(i64, i32)>(&mut db, 0, 10).await.unwrap();
+    let rows: Vec<_> = rows.into_iter().map(|row| row.row).collect();
+    assert_eq!(rows, [(1, 1), (2, 2), (3, 3)]);
+}
+
+#[tokio::test]
+async fn a_row_that_is_gone_when_it_is_to_be_set_aside_is_not_skipped() {
+    let bench = Bench::new().await;
+    let world = World::default();
+    let follower = bench.follower(&world);
+    bench.write("bad b").await;
+    world.tell("bad", Answer::Poison);
+    follower.tick().await.unwrap();
+    world.tell("bad", Answer::Doom);
+    let goes = async {
+        world.inner.holding.notified().await;
+        bench
+            .run("DELETE FROM app.seqlog_entries WHERE seq = 1")
+            .await;
+        world.inner.go.notify_one();
+    };
+    let (handled, ()) = tokio::join!(follower.tick(), goes);
+    handled.unwrap();
+    assert_eq!(bench.consumer().await.last_seq, 0);
+    is_too_far_behind(&bench, &follower).await;
+    assert_eq!(bench.consumer().await.set_aside, 0);
+    assert_eq!(bench.seen().await, "");
+}
+
+#[tokio::test]
+async fn a_consumer_that_is_ahead_of_its_log_says_so() {
+    let bench = Bench::new().await;
+    let world = World::default();
+    bench.write("a b c").await;
+    let follower = bench.follower(&world);
+    drain(&follower).await.unwrap();
+    follower.release().await;
+    // As after the log was restored from an older copy.
+    bench
+        .run("UPDATE app.seqlogs SET last_seq = 1; DELETE FROM app.seqlog_entries WHERE seq > 1")
+        .await;
+    let error = bench.follower(&world).tick().await.unwrap_err();
+    assert!(error.to_string().contains("its log ends at 1"), "{error}");
 }
 
 async fn is_too_far_behind(bench: &Bench, follower: &impl Worker) {

@@ -1,7 +1,7 @@
 //! Numbers: one after the other, for what has committed, whoever gives them.
 
 use futures_util::future::join_all;
-use sqlx::Connection;
+use sqlx::{Connection, Row};
 use tasuki::seqlog::{Error, Table};
 use tasuki_testkit::eventually;
 
@@ -47,19 +47,136 @@ async fn an_open_transaction_holds_up_nobody_and_has_the_next_numbers_when_it_co
     let bench = Bench::new().await;
     let sequencer = bench.sequencer();
     let mut open = bench.pool().begin().await.unwrap();
-    bench.append_in(&mut open, "first second").await;
     for round in 0..30 {
-        let words = vec!["w"; 100].join(" ");
-        bench.append(&words).await;
-        drain(&sequencer).await.unwrap();
+        // It goes on appending, while others come and go.
+        bench
+            .append_in(&mut open, &vec!["open"; 100].join(" "))
+            .await;
+        bench.append(&vec!["w"; 100].join(" ")).await;
+        sequencer.tick().await.unwrap();
         let head = bench.number("SELECT last_seq FROM app.seqlogs").await;
-        assert_eq!(head, (round + 1) * 100);
+        assert_eq!(head, (round + 1) * 100, "with the first look");
     }
     open.commit().await.unwrap();
     drain(&sequencer).await.unwrap();
     let entries = bench.entries().await;
-    assert!(entries.ends_with("3000:w 3001:first 3002:second"));
+    let words: Vec<_> = entries.split([' ', ':']).skip(1).step_by(2).collect();
+    let expected = [["w"; 3000], ["open"; 3000]].concat();
+    assert_eq!(words, expected);
     assert_eq!(bench.unnumbered().await, 0);
+}
+
+/// How many blocks the server touches when it is asked for what has come since `seen`.
+async fn blocks_of_a_look(bench: &Bench, seen: (i64, &[i64])) -> u64 {
+    let mut statements = bench.log.statements();
+    let look = statements.find(|sql| sql.contains("LATERAL") && sql.contains("LIMIT $1"));
+    let mut db = bench.pool().acquire().await.unwrap();
+    let prepare = format!(
+        "PREPARE look (bigint, bigint, bigint []) AS {}",
+        look.unwrap()
+    );
+    sqlx::raw_sql(AssertSqlSafe(prepare))
+        .execute(&mut *db)
+        .await
+        .unwrap();
+    let explain = format!(
+        "EXPLAIN (ANALYZE, BUFFERS) EXECUTE look (50000, {}, ARRAY{:?}::bigint [])",
+        seen.0, seen.1
+    );
+    let plan = sqlx::raw_sql(AssertSqlSafe(explain))
+        .fetch_all(&mut *db)
+        .await
+        .unwrap();
+    let lines: Vec<String> = plan.iter().map(|line| line.get(0)).collect();
+    sqlx::raw_sql("DEALLOCATE look")
+        .execute(&mut *db)
+        .await
+        .unwrap();
+    let buffers = lines.iter().find(|line| line.contains("Buffers: shared"));
+    let counts = buffers.unwrap().split_whitespace().filter_map(|word| {
+        let (what, count) = word.split_once('=')?;
+        ["hit", "read"]
+            .contains(&what)
+            .then(|| count.parse::<u64>().unwrap())
+    });
+    let blocks = counts.sum();
+    assert!(blocks > 0, "{lines:?}");
+    blocks
+}
+
+#[tokio::test]
+async fn a_look_walks_neither_over_an_open_writers_rows_nor_over_dead_ones_also_after_a_takeover() {
+    let bench = Bench::new().await;
+    let fill = |rows: u32| {
+        format!(
+            "INSERT INTO app.seqlog_pending (kind, payload)
+             SELECT 'word', 'x' FROM generate_series(1, {rows})"
+        )
+    };
+    // Vacuum is held up: what is numbered stays where it was.
+    let mut old = bench.pool().begin().await.unwrap();
+    sqlx::raw_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_snapshot()")
+        .execute(&mut *old)
+        .await
+        .unwrap();
+    let sequencer = bench.sequencer();
+    bench.run(&fill(20_000)).await;
+    drain(&sequencer).await.unwrap();
+    let mut bulk = bench.pool().begin().await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(fill(100_000)))
+        .execute(&mut *bulk)
+        .await
+        .unwrap();
+    let open: i64 = sqlx::query_scalar("SELECT pg_current_xact_id()::text::bigint")
+        .fetch_one(&mut *bulk)
+        .await
+        .unwrap();
+    let head = "SELECT last_seq FROM app.seqlogs";
+    for nth in 1..=2 {
+        bench.append("w").await;
+        sequencer.tick().await.unwrap();
+        assert_eq!(bench.number(head).await, 20_000 + nth);
+    }
+    // What whoever takes over begins with: the one is open in it.
+    let seen: (i64, Vec<i64>) = sqlx::query_as("SELECT seen_xmax, seen_open FROM app.seqlogs")
+        .fetch_one(bench.pool())
+        .await
+        .unwrap();
+    assert!(seen.1.contains(&open), "{seen:?} {open}");
+    let blocks = blocks_of_a_look(&bench, (seen.0, &seen.1)).await;
+    assert!(blocks < 200, "{blocks}");
+    // And for a look that has not seen it yet.
+    let blocks = blocks_of_a_look(&bench, (open, &[])).await;
+    assert!(blocks < 200, "{blocks}");
+    let next = bench.sequencer();
+    bench.leases_end().await;
+    bench.append("w").await;
+    next.tick().await.unwrap();
+    assert_eq!(bench.number(head).await, 20_003);
+    bulk.rollback().await.unwrap();
+    old.rollback().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_prepared_transaction_that_appended_holds_up_nobody_and_comes_when_it_is_committed() {
+    let bench = Bench::new().await;
+    let sequencer = bench.sequencer();
+    let gid = format!("seqlog-{:016x}", fastrand::u64(..));
+    let mut db = bench.pool().acquire().await.unwrap();
+    sqlx::raw_sql("BEGIN").execute(&mut *db).await.unwrap();
+    bench.append_in(&mut db, "late").await;
+    let prepare = format!("PREPARE TRANSACTION '{gid}'");
+    sqlx::raw_sql(AssertSqlSafe(prepare))
+        .execute(&mut *db)
+        .await
+        .unwrap();
+    bench.append("a b").await;
+    sequencer.tick().await.unwrap();
+    let others = bench.entries().await;
+    bench.run(&format!("COMMIT PREPARED '{gid}'")).await;
+    drain(&sequencer).await.unwrap();
+    assert_eq!(others, "1:a 2:b");
+    assert_eq!(bench.entries().await, "1:a 2:b 3:late");
 }
 
 #[tokio::test]
@@ -235,6 +352,14 @@ async fn a_log_of_ones_own_has_its_own_columns_and_numbers() {
     assert_eq!(orders, [(1, 7, placed()), (2, 8, placed())]);
     let refused = log.append(&mut db, &[Entry::new("word", "a")]).await;
     assert!(matches!(refused, Err(Error::NotOwn("orders_log"))));
+    // Nor does one become the library's own by its name.
+    let alike = Table {
+        name: "seqlog_entries",
+        ..table
+    };
+    let alike = Log::of(&schema(), alike);
+    let refused = alike.append(&mut db, &[Entry::new("word", "a")]).await;
+    assert!(matches!(refused, Err(Error::NotOwn("seqlog_entries"))));
 }
 
 #[tokio::test]

@@ -10,6 +10,8 @@
 //! every batch locks the row of the log and shows its epoch, so one that was thought dead and comes back
 //! moves nothing.
 
+mod look;
+
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -18,10 +20,13 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use look::Sweeping;
+
 use super::store::{Look, Moved, Picked, Seen};
 use super::{Log, tally};
 use crate::lease::{HungUp, Line, OwnPool, Owner, Route, within};
 use crate::testing::crash_point;
+use crate::transaction::Limits;
 use crate::worker::{self, Error, Tick, Wake, Worker};
 
 /// How long a sequencer is believed to live without a word.
@@ -36,11 +41,22 @@ const LOOK: usize = 50_000;
 const BATCH: usize = 5_000;
 /// How long a statement may take.
 const LIMIT: Duration = Duration::from_secs(30);
-/// How often everything is looked through, also what was seen before: a server that was promoted may
-/// count its transactions from further back.
-const ALL_EVERY: Duration = Duration::from_secs(5);
-/// While vacuum is held up that may take long; it must not make it worse.
-const SHARE: u32 = 20;
+/// How much longer the server bears with it: what it ends then nobody waits for any more.
+const ROOM: Duration = Duration::from_secs(5);
+/// How long the server bears with what is done on a line.
+const LIMITS: Limits = Limits {
+    idle: Duration::from_secs(10),
+    statement: Duration::from_secs(LIMIT.as_secs() + ROOM.as_secs()),
+    lock: None,
+};
+/// The same for what may take long.
+const PATIENT: Limits = Limits {
+    idle: LIMITS.idle,
+    statement: Duration::from_secs(PATIENCE.as_secs() + ROOM.as_secs()),
+    lock: None,
+};
+/// How long a look or a sweep may take that may have much before it.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Numbers what is appended to one log: a [`Worker`].
 #[derive(Debug)]
@@ -48,6 +64,8 @@ pub struct Sequencer {
     log: Log,
     name: String,
     pool: OwnPool,
+    /// For what may take long.
+    patient: OwnPool,
     route: Route,
     owner: Owner,
     holder: Uuid,
@@ -76,9 +94,12 @@ enum Place {
 struct Tenure {
     epoch: i64,
     renewed_at: Instant,
+    /// Up to where everything is numbered.
     seen: Option<Seen>,
-    /// When everything is looked through again.
-    all_at: Instant,
+    /// The last look found everything: the next one has little before it.
+    is_near: bool,
+    /// Nobody shares it: what is under way is not `Sync` by itself.
+    sweeping: std::sync::Mutex<Sweeping>,
 }
 
 impl Sequencer {
@@ -88,7 +109,8 @@ impl Sequencer {
         Self {
             log,
             name: name.to_owned(),
-            pool: OwnPool::beside(pool, 2),
+            pool: OwnPool::beside(pool.clone(), 2),
+            patient: OwnPool::beside(pool, 2),
             route: Route::Direct,
             owner: Owner::here(),
             holder: Uuid::new_v4(),
@@ -99,12 +121,15 @@ impl Sequencer {
             place: Mutex::default(),
             epoch: AtomicI64::new(0),
         }
+        .through(Route::Direct)
     }
 
     /// How the pool reaches PostgreSQL.
     #[must_use]
-    pub const fn through(mut self, route: Route) -> Self {
+    pub fn through(mut self, route: Route) -> Self {
         self.route = route;
+        self.pool = self.pool.limited(route, LIMITS.statement);
+        self.patient = self.patient.limited(route, PATIENT.statement);
         self
     }
 
@@ -137,9 +162,7 @@ impl Sequencer {
     }
 
     async fn line(&self) -> sqlx::Result<HungUp> {
-        let opening = Box::pin(Line::open(self.pool.get(), self.route));
-        let line = within(LIMIT, opening).await?;
-        Ok(HungUp::unless_closed(line))
+        line(self.pool.get(), self.route, &LIMITS).await
     }
 
     /// Our part, after asking for it where that is due.
@@ -153,77 +176,66 @@ impl Sequencer {
             Place::Unknown | Place::Waiting(_) => None,
         };
         let asked_at = Instant::now();
-        let mut line = self.line().await?;
-        let who = (self.owner.as_str(), self.holder);
-        let taking = self.log.store.take(line.connection(), who, self.lease);
-        let epoch = within(LIMIT, taking).await?;
-        line.close().await?;
-        let Some(epoch) = epoch else {
+        let seen = known.as_ref().and_then(|tenure| tenure.seen.as_ref());
+        let Some((epoch, seen)) = self.take(seen).await? else {
             return Ok(Place::Waiting(asked_at + ASK));
         };
         self.epoch.store(epoch, Ordering::Relaxed);
-        let kept = known.filter(|tenure| tenure.epoch == epoch);
-        if kept.is_none() {
-            tracing::info!(
-                worker = self.name,
-                log = self.log.name(),
-                epoch,
-                "sequencer is active"
-            );
+        if let Some(tenure) = known.filter(|tenure| tenure.epoch == epoch) {
+            return Ok(Place::Leading(Tenure {
+                renewed_at: asked_at,
+                ..tenure
+            }));
         }
+        tracing::info!(
+            worker = self.name,
+            log = self.log.name(),
+            epoch,
+            "sequencer is active"
+        );
         Ok(Place::Leading(Tenure {
             epoch,
             renewed_at: asked_at,
-            // Who begins knows nothing of what others have seen.
-            seen: kept.as_ref().and_then(|tenure| tenure.seen.clone()),
-            all_at: kept.map_or(asked_at, |tenure| tenure.all_at),
+            seen,
+            is_near: false,
+            sweeping: std::sync::Mutex::new(Sweeping::Later(asked_at)),
         }))
     }
 
-    /// What has no number, in the order of its appending.
-    async fn look(&self, tenure: &mut Tenure) -> sqlx::Result<Look> {
-        let began = Instant::now();
-        let is_all = tenure.seen.is_none() || began >= tenure.all_at;
-        let since = tenure.seen.as_ref().filter(|_| !is_all);
+    /// Takes the lease, or renews it, and writes down what was seen.
+    async fn take(&self, seen: Option<&Seen>) -> sqlx::Result<Option<(i64, Option<Seen>)>> {
         let mut line = self.line().await?;
-        let looking = self.log.store.look(line.connection(), since, LOOK);
-        let look = within(LIMIT, looking).await?;
+        let who = (self.owner.as_str(), self.holder);
+        let taking = self
+            .log
+            .store
+            .take(line.connection(), who, self.lease, seen);
+        let taken = within(LIMIT, taking).await?;
         line.close().await?;
-        if is_all {
-            let took = began.elapsed();
-            tenure.all_at = Instant::now() + ALL_EVERY.max(took * SHARE);
-        }
-        let is_strange = since.is_some_and(|since| since.is_ahead_of(&look.seen));
-        if is_strange {
-            tenure.all_at = began;
-        }
-        Ok(look)
+        Ok(taken)
     }
 
-    async fn number(&self, epoch: i64, picked: Picked<'_>) -> sqlx::Result<Option<Moved>> {
+    async fn number(&self, tenure: &Tenure, picked: Picked<'_>) -> sqlx::Result<Option<Moved>> {
         let mut line = self.line().await?;
+        let known = (self.lease, tenure.seen.as_ref());
         let store = &self.log.store;
-        let numbering = store.number(line.connection(), epoch, picked, self.lease);
+        let numbering = store.number(line.connection(), tenure.epoch, picked, known);
         let moved = within(LIMIT, numbering).await?;
         crash_point("seqlog.numbering");
         line.close().await?;
         Ok(moved)
     }
 
-    /// Numbers everything that was found. Says whether we are still the one who does.
-    async fn number_all(&self, tenure: &mut Tenure, look: &Look) -> Result<bool, Error> {
+    /// Numbers what was found. Says whether that is everything; `None` when we are not the one who does
+    /// any more.
+    async fn number_all(&self, tenure: &mut Tenure, look: &Look) -> Result<Option<bool>, Error> {
         let mut is_whole = look.rows() < LOOK;
         for picked in look.batches(self.batch) {
             crash_point("seqlog.looked");
             let began = Instant::now();
-            let Some(moved) = self.number(tenure.epoch, picked).await? else {
-                tracing::warn!(
-                    worker = self.name,
-                    log = self.log.name(),
-                    epoch = tenure.epoch,
-                    "another sequencer has taken over",
-                );
-                return Ok(false);
+            let Some(moved) = self.number(tenure, picked).await? else {
+                self.lost(tenure);
+                return Ok(None);
             };
             crash_point("seqlog.numbered");
             tenure.renewed_at = began;
@@ -232,11 +244,47 @@ impl Sequencer {
             self.tell(moved.last_seq).await;
             crash_point("seqlog.told");
         }
+        Ok(Some(is_whole))
+    }
+
+    fn lost(&self, tenure: &Tenure) {
+        tracing::warn!(
+            worker = self.name,
+            log = self.log.name(),
+            epoch = tenure.epoch,
+            "another sequencer has taken over",
+        );
+    }
+
+    /// One look, and what it comes to. `None` when we are not the one who numbers any more.
+    async fn step(&self, tenure: &mut Tenure) -> Result<Option<Tick>, Error> {
+        let swept = self.sweep(tenure).await;
+        let swept = swept.filter(|swept| swept.rows() > 0);
+        if let Some(swept) = &swept {
+            tracing::warn!(
+                worker = self.name,
+                log = self.log.name(),
+                rows = swept.rows(),
+                "rows that no look told of are numbered now",
+            );
+            if self.number_all(tenure, swept).await?.is_none() {
+                return Ok(None);
+            }
+        }
+        let Some(look) = self.look(tenure).await? else {
+            self.lost(tenure);
+            return Ok(None);
+        };
+        let Some(is_whole) = self.number_all(tenure, &look).await? else {
+            return Ok(None);
+        };
         // Only now: what is not numbered must be found again.
         if is_whole {
             tenure.seen = Some(look.seen.clone());
         }
-        Ok(true)
+        tenure.is_near = is_whole;
+        let has_worked = swept.is_some() || look.rows() > 0;
+        Ok(Some(if has_worked { Tick::Worked } else { Tick::Idle }))
     }
 
     /// Wakes who follows: here, and wherever somebody listens. Not in the transaction that numbers:
@@ -271,7 +319,7 @@ impl Worker for Sequencer {
 
     async fn tick(&self) -> Result<Tick, Error> {
         let mut place = self.place.lock().await;
-        // Taken out: after whatever goes wrong below, the next tick asks and looks at everything.
+        // Taken out: after whatever goes wrong below, the next tick asks, and knows what is written down.
         let mut tenure = match self.stand(std::mem::take(&mut *place)).await? {
             Place::Leading(tenure) => tenure,
             waiting => {
@@ -279,15 +327,11 @@ impl Worker for Sequencer {
                 return Ok(Tick::Idle);
             }
         };
-        let look = self.look(&mut tenure).await?;
-        if !self.number_all(&mut tenure, &look).await? {
-            return Ok(Tick::Idle);
+        let tick = Box::pin(self.step(&mut tenure)).await?;
+        if tick.is_some() {
+            *place = Place::Leading(tenure);
         }
-        *place = Place::Leading(tenure);
-        if look.rows() == 0 {
-            return Ok(Tick::Idle);
-        }
-        Ok(Tick::Worked)
+        Ok(tick.unwrap_or(Tick::Idle))
     }
 
     /// The next one need not wait for our lease.
@@ -309,4 +353,10 @@ impl Worker for Sequencer {
             );
         }
     }
+}
+
+async fn line(pool: &PgPool, route: Route, limits: &Limits) -> sqlx::Result<HungUp> {
+    let opening = Box::pin(Line::limited(pool, route, limits));
+    let line = within(LIMIT, opening).await?;
+    Ok(HungUp::unless_closed(line))
 }
