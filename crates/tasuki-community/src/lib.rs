@@ -16,6 +16,7 @@ mod http;
 mod ingest;
 mod lapse;
 mod log;
+pub mod moderation;
 mod node;
 mod nostr;
 mod relay;
@@ -27,8 +28,8 @@ mod workers;
 
 use std::sync::Arc;
 
-use tasuki::Clock;
 use tasuki::batch::{Batcher, Options};
+use tasuki::{Clock, idempotency};
 use tasuki_service::config::{Common, Error as ConfigError};
 use tasuki_service::database::beside;
 use tasuki_service::service::{Own, Tables};
@@ -36,6 +37,7 @@ use tasuki_service::{Config, Service};
 
 pub use config::Community;
 use ingest::Ingest;
+use moderation::Moderator;
 pub use node::{KeyError, make_keys};
 use relay::live::Live;
 use relay::publish::Publisher;
@@ -51,7 +53,7 @@ pub const SCHEMA: &str = "cn_relay";
 /// Its section of the configuration, with the defaults.
 pub const DEFAULTS: &str = include_str!("default.toml");
 /// What API keys can be allowed to do here.
-pub const SCOPES: [&str; 1] = ["community:read"];
+pub const SCOPES: [&str; 3] = ["community:read", "community:report", "community:moderate"];
 
 /// Events in one transaction.
 const BATCH: usize = 500;
@@ -106,11 +108,12 @@ pub fn service(
     let live = Live::default();
     let rules = Rules::default();
     let pool = tables.database.requests.clone();
+    let ahead = i64::try_from(own.limits.ahead.as_secs()).unwrap_or(i64::MAX);
     let ingest = Ingest {
         pool: beside(&pool, INGEST_CONNECTIONS),
         live: live.clone(),
         log: log.clone(),
-        ahead: i64::try_from(own.limits.ahead.as_secs()).unwrap_or(i64::MAX),
+        ahead,
     };
     let options = Options::default().queue(QUEUE);
     let ingest = Batcher::new("community.ingest", ingest, options.max_batch(BATCH));
@@ -127,13 +130,23 @@ pub fn service(
         }),
         keys: Buckets::new(own.limits.events_per_minute),
     };
+    let moderator = keys
+        .as_ref()
+        .map(|keys| Moderator::new(keys.clone(), ahead));
+    let brought = http::App {
+        pool: pool.clone(),
+        idempotency: idempotency::Keys::new(&tables.schema),
+        moderator: moderator.clone(),
+        topics: own.topics.clone(),
+        publisher: publisher.clone(),
+        log: log.clone(),
+        clock: clock.clone(),
+    };
     let app = App::new(own, pool, clock, &live, publisher);
     let about = "A Nostr relay: events that are signed, stored and told.";
     let service = Service::new(tables.clone(), about, own.server)
         .routes(relay::routes(app))
-        .routes(http::routes(http::App {
-            pool: tables.database.requests.clone(),
-        }))
+        .routes(http::routes(brought))
         .serving(move |supervisor| {
             verifier.start(supervisor);
             ingest.start(supervisor);
@@ -145,6 +158,7 @@ pub fn service(
         live: &live,
         rules: &rules,
         keys: keys.as_ref(),
+        moderator: moderator.as_ref(),
     };
     let staffed = staff.add(service);
     staffed.map_err(|error| ConfigError::invalid("community.retention", &error))

@@ -15,6 +15,7 @@ use crate::NAME;
 use crate::config::Community;
 use crate::follow::Follow;
 use crate::lapse::Lapse;
+use crate::moderation::{self, Moderation, Moderator};
 use crate::node::Keys;
 use crate::relay::live::Live;
 use crate::rules::{Read, Rules};
@@ -31,6 +32,8 @@ pub(crate) struct Staff<'a> {
     pub(crate) rules: &'a Rules,
     /// Those with which the node speaks, if it has any.
     pub(crate) keys: Option<&'a Keys>,
+    /// Who labels; nobody, if the node has no keys.
+    pub(crate) moderator: Option<&'a Moderator>,
 }
 
 impl Staff<'_> {
@@ -55,6 +58,10 @@ impl Staff<'_> {
             rules: self.rules.clone(),
         };
         let (listener, ringer) = (self.log.listener(&pool), self.log.ringer(&pool));
+        let service = match self.moderation(&pool) {
+            Some(moderation) => service.worker(moderation),
+            None => service,
+        };
         // Whoever serves clients tells them what others took in, and rings for what they publish.
         Ok(service
             .serving(move |supervisor| {
@@ -70,6 +77,20 @@ impl Staff<'_> {
             .worker(lapse)
             .worker(self.index(&pool))
             .worker(self.upkeep()?))
+    }
+
+    /// The consumer `moderation-v1`.
+    fn moderation(&self, pool: &PgPool) -> Option<impl Worker + use<>> {
+        let moderation = Moderation {
+            pool: pool.clone(),
+            moderator: self.moderator?.clone(),
+        };
+        let follower = Follower::new(self.log, "moderation-v1", pool, moderation);
+        Some(
+            follower
+                .named("community.moderation")
+                .batch(moderation::BATCH),
+        )
     }
 
     /// The consumer `index-v1`.

@@ -1,27 +1,69 @@
 //! What others ask by HTTP.
 
+mod moderation;
 mod search;
 
 use sqlx::PgPool;
+use tasuki::Clock;
+use tasuki::idempotency::Keys;
+use tasuki::seqlog::Log;
 use tasuki_service::auth::Scope;
+use tasuki_service::http::ApiError;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// May search.
+use crate::config::Topics;
+use crate::moderation::Moderator;
+use crate::relay::publish::Publisher;
+
+/// May search, and read labels.
 struct Read;
+/// May report.
+struct Report;
+/// May label, and make rules.
+struct Moderate;
 
 impl Scope for Read {
     const NAME: &'static str = "community:read";
 }
 
+impl Scope for Report {
+    const NAME: &'static str = "community:report";
+}
+
+impl Scope for Moderate {
+    const NAME: &'static str = "community:moderate";
+}
+
 /// What handlers need.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct App {
     pub(crate) pool: PgPool,
+    pub(crate) idempotency: Keys,
+    /// None: the node has no keys to sign with.
+    pub(crate) moderator: Option<Moderator>,
+    pub(crate) topics: Topics,
+    pub(crate) publisher: Publisher,
+    pub(crate) log: Log,
+    pub(crate) clock: Clock,
+}
+
+impl App {
+    fn moderator(&self) -> Result<&Moderator, ApiError> {
+        let words = "the node has no keys to sign with: tasuki relay keys --make";
+        let moderator = self.moderator.as_ref();
+        moderator.ok_or_else(|| ApiError::conflict("NODE_HAS_NO_KEYS", words))
+    }
+
+    /// The node has said something: whoever follows the log needs not wait for the next poll.
+    fn said(&self) {
+        self.log.ring();
+    }
 }
 
 pub(crate) fn routes(app: App) -> OpenApiRouter {
     OpenApiRouter::new()
         .routes(routes!(search::search))
+        .merge(moderation::routes())
         .with_state(app)
 }

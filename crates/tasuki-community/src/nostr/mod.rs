@@ -14,6 +14,6 @@ pub(crate) use filter::{Filter, Limits as FilterLimits, TagFilter};
 pub(crate) use hex::{Id, Key};
 pub(crate) use kind::{AUTH, Class, DELETION, class};
 pub(crate) use message::{Answer, Asked, NAME_LIMIT, Prefix, Refusal, asked};
-pub(crate) use report::{REPORT, Report, Target};
+pub(crate) use report::{NIP_56, REPORT, Report, Target, word};
 pub(crate) use sign::Signer;
 pub(crate) use tags::{Coordinate, TagKey, short_hash};

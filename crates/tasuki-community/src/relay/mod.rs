@@ -14,5 +14,5 @@ mod subscriptions;
 
 pub(crate) use auth::host_of;
 pub(crate) use limits::Buckets;
-pub(crate) use policy::Policy;
+pub(crate) use policy::{Policy, is_topic};
 pub(crate) use routes::{App, routes};

@@ -234,7 +234,7 @@ async fn delete(tx: &mut PgConnection, events: &[&Event], plan: &Plan) -> sqlx::
 }
 
 /// The key of what versions have in common.
-fn version_key(coordinate: &Coordinate) -> Uuid {
+pub(super) fn version_key(coordinate: &Coordinate) -> Uuid {
     short_hash(&[b"version", coordinate.to_string().as_bytes()])
 }
 

@@ -3,5 +3,6 @@
 pub(crate) mod find;
 pub(crate) mod ingest;
 pub(crate) mod lapse;
+pub(crate) mod moderation;
 pub(crate) mod rules;
 pub(crate) mod search;

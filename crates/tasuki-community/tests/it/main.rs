@@ -13,6 +13,7 @@ mod find;
 mod handover;
 mod info;
 mod log;
+mod moderation;
 mod publish;
 mod sdk;
 mod search;
