@@ -6,6 +6,7 @@ mod search;
 use sqlx::PgPool;
 use tasuki::Clock;
 use tasuki::idempotency::Keys;
+use tasuki::outbox::Outbox;
 use tasuki::seqlog::Log;
 use tasuki_service::auth::Scope;
 use tasuki_service::http::ApiError;
@@ -45,6 +46,7 @@ pub(crate) struct App {
     pub(crate) topics: Topics,
     pub(crate) publisher: Publisher,
     pub(crate) log: Log,
+    pub(crate) outbox: Outbox,
     pub(crate) clock: Clock,
 }
 
@@ -58,6 +60,7 @@ impl App {
     /// The node has said something: whoever follows the log needs not wait for the next poll.
     fn said(&self) {
         self.log.ring();
+        self.outbox.ring();
     }
 }
 

@@ -6,15 +6,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use sqlx::PgConnection;
+use tasuki_contract::events::community::EventType;
 use time::OffsetDateTime;
 
 use super::label::MOST;
 use super::rule::{Rule, Subject, folded};
+use super::tell::News;
 use super::{Error, Label, Life, Moderator, Origin};
 use crate::domain::Verdict;
 use crate::ingest::Arrival;
 use crate::node::{self, Voice};
-use crate::nostr::{Event, Report, Target};
+use crate::nostr::{Event, Id, Report, Target};
 use crate::store::moderation::{labels, reports, rules};
 
 /// An event that can be seen.
@@ -117,14 +119,16 @@ impl Moderator {
             })
             .unzip();
         let verdicts = node::publish(tx, &arrivals, self.ahead).await?;
-        for (label, verdict) in labels.iter().zip(verdicts) {
+        let mut news = Vec::new();
+        for ((label, arrival), verdict) in labels.iter().zip(&arrivals).zip(verdicts) {
             // What was said before, or has lapsed by now, is no news.
             if verdict == Verdict::Stored {
                 let origin = label.origin.as_str();
                 metrics::counter!(super::LABELS, "origin" => origin).increment(1);
+                news.extend(news_of(label, arrival.event.id));
             }
         }
-        Ok(())
+        self.tell(tx, news).await
     }
 }
 
@@ -152,6 +156,24 @@ fn labels_of(seen: &Seen, rules: &Rules) -> Vec<Label> {
         }
     }
     labels
+}
+
+/// What the author is told.
+fn news_of(label: &Label, by: Id) -> Option<News> {
+    Some(News {
+        what: EventType::ContentLabelled,
+        by,
+        label_id: label.id(),
+        author: label.author?,
+        target: label.target.to_string(),
+        label: label.label.clone(),
+        confidence: label.confidence,
+        at: label.issued_at,
+        expires_at: label.expires_at(),
+        policy_url: label.policy_url.clone(),
+        policy_ref: label.policy_ref.clone(),
+        reason: label.reason.clone(),
+    })
 }
 
 fn by_rule(seen: &Seen, rule: &Rule) -> Label {

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use sqlx::{FromRow, PgPool};
 use tasuki::begin;
 use tasuki::seqlog::{Failure, Handler, Numbered, Snapshot, Tx};
+use tasuki::testing::crash_point;
 
 use super::Moderator;
 use crate::nostr::Id;
@@ -48,6 +49,7 @@ impl Handler for Moderation {
         let tx = tx.get().await?;
         let seen = events::seen(tx, &ids.into_iter().collect::<Vec<_>>()).await?;
         self.moderator.apply(tx, &seen).await?;
+        crash_point("community.labelled");
         Ok(())
     }
 

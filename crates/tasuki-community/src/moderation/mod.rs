@@ -12,13 +12,16 @@ mod apply;
 mod consumer;
 mod definition;
 mod label;
+mod office;
 mod operator;
 mod report;
 mod rule;
+mod tell;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tasuki::outbox::Outbox;
 use tasuki::{idempotency, outbox};
 use uuid::Uuid;
 
@@ -26,8 +29,10 @@ pub(crate) use apply::Seen;
 pub(crate) use consumer::{BATCH, Moderation};
 pub use definition::{Definition, Invalid};
 pub(crate) use label::{Label, Origin};
+pub use office::{Given, Office, Ruled, Which, given, ruled};
 pub use operator::{By, Refused, Saying};
-pub(crate) use operator::{add_rule, change_rule, close_rule};
+pub use operator::{add_rule, close_rule};
+pub(crate) use operator::{change_rule, link, unlink};
 pub(crate) use report::Reporting;
 pub(crate) use rule::Life;
 
@@ -41,13 +46,17 @@ const REPORTS: &str = "tasuki_community_reports_total";
 /// Versions of rules that are kept ready; they never change.
 const READY: usize = 1_000;
 
+/// Versions of rules that were asked before.
+type Ready = HashMap<(Uuid, i32), Arc<Rule>>;
+
 /// Who labels. Clones are the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Moderator {
     pub(crate) keys: Keys,
+    outbox: Outbox,
     /// How far in the future an event may be, in seconds.
     pub(crate) ahead: i64,
-    ready: Arc<Mutex<HashMap<(Uuid, i32), Arc<Rule>>>>,
+    ready: Arc<Mutex<Ready>>,
 }
 
 /// Why something was not done.
@@ -65,6 +74,9 @@ pub enum Error {
     /// What is stored can't be written or read as JSON.
     #[error("a row could not be written or read")]
     Row(#[from] serde_json::Error),
+    /// A time could not be written.
+    #[error("a time could not be written")]
+    Time(#[from] time::error::Format),
     /// A rule that was checked when it was made can't be used by this release.
     #[error("the rule {rule} can't be used: {invalid}")]
     Rule {
@@ -79,9 +91,10 @@ pub enum Error {
 }
 
 impl Moderator {
-    pub(crate) fn new(keys: Keys, ahead: i64) -> Self {
+    pub(crate) fn new(keys: Keys, outbox: Outbox, ahead: i64) -> Self {
         Self {
             keys,
+            outbox,
             ahead,
             ready: Arc::default(),
         }

@@ -5,22 +5,24 @@ use std::sync::Arc;
 
 use serde_json::json;
 use sqlx::PgConnection;
+use tasuki_contract::events::community::EventType;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::definition::{check_policy, check_text, check_words};
 use super::label::{MOST, withdrawal};
 use super::rule::Rule;
+use super::tell::News;
 use super::{Definition, Error, Invalid, Label, Moderator, Origin, Seen};
 use crate::config::{TopicMode, Topics};
 use crate::ingest::Arrival;
 use crate::node::{self, Voice};
-use crate::nostr::{Event, Id, Target};
+use crate::nostr::{Event, Id, Key, Target};
 use crate::relay::is_topic;
 use crate::store::find;
 use crate::store::moderation::audit::{self, Action};
 use crate::store::moderation::labels::Kept;
-use crate::store::moderation::{events, labels, rules};
+use crate::store::moderation::{events, labels, members, rules};
 
 /// Rules that are open at a time: each is asked about every event.
 const RULES: i64 = 200;
@@ -55,6 +57,9 @@ pub enum Refused {
     /// There is no such rule, or it is closed.
     #[error("there is no such rule that is open")]
     NoRule,
+    /// Nobody has linked it.
+    #[error("the key is linked to nobody")]
+    NoMember,
     /// There are as many rules as there may be.
     #[error("there are 200 rules already")]
     Rules,
@@ -220,12 +225,33 @@ impl Moderator {
             event: Arc::new(withdrawal(signer, event, &label.topics, at, by.reason)),
             topics: label.topics.clone(),
         };
+        let by_event = arrival.event.id;
         node::publish(tx, &[arrival], self.ahead).await?;
+        self.tell(tx, Vec::from_iter(news_of(&label, by_event, at, by)))
+            .await?;
         let detail = json!({"label_id": id, "label": label.label}).to_string();
         let action = Action::LabelWithdrawn;
         audit::write(tx, action, &label.target, &detail, by.actor, by.reason).await?;
         Ok(label)
     }
+}
+
+/// What the author is told of a label that was taken back.
+fn news_of(label: &Kept, by: Id, at: OffsetDateTime, why: By<'_>) -> Option<News> {
+    Some(News {
+        what: EventType::LabelWithdrawn,
+        by,
+        label_id: label.label_id,
+        author: Key(label.author.clone()?.try_into().ok()?),
+        target: label.target.clone(),
+        label: label.label.clone(),
+        confidence: label.confidence,
+        at,
+        expires_at: label.expires_at,
+        policy_url: label.policy_url.clone(),
+        policy_ref: label.policy_ref.clone(),
+        reason: Some(why.reason.to_owned()),
+    })
 }
 
 fn check(saying: &Saying, by: By<'_>) -> Result<Target, Refused> {
@@ -266,8 +292,11 @@ pub(super) fn published_in(
     Ok(named)
 }
 
-/// Opens a new rule, for what is accepted from now on.
-pub(crate) async fn add_rule(
+/// Opens a new rule, for what is accepted from now on; in the caller's transaction.
+///
+/// # Errors
+/// When a field is not what it should be, there are too many rules, or the database can't be asked.
+pub async fn add_rule(
     tx: &mut PgConnection,
     definition: &Definition,
     by: By<'_>,
@@ -310,8 +339,11 @@ pub(crate) async fn change_rule(
     Ok(())
 }
 
-/// Closes a rule: what is accepted from now on it does not label.
-pub(crate) async fn close_rule(
+/// Closes a rule: what is accepted from now on it does not label. In the caller's transaction.
+///
+/// # Errors
+/// When there is none that is open, or the database can't be asked.
+pub async fn close_rule(
     tx: &mut PgConnection,
     rule: Uuid,
     by: By<'_>,
@@ -322,6 +354,31 @@ pub(crate) async fn close_rule(
     let subject = rule.to_string();
     audit::write(tx, Action::RuleClosed, &subject, "{}", by.actor, by.reason).await?;
     Ok(now)
+}
+
+/// Links a key to a user of the platform.
+pub(crate) async fn link(
+    tx: &mut PgConnection,
+    key: Key,
+    user: &str,
+    by: By<'_>,
+) -> Result<(), Error> {
+    by.check()?;
+    members::link(tx, key, user, by.actor).await?;
+    let (subject, detail) = (key.to_string(), json!({"user_id": user}).to_string());
+    let action = Action::MemberLinked;
+    audit::write(tx, action, &subject, &detail, by.actor, by.reason).await?;
+    Ok(())
+}
+
+/// Takes the link away; answers whose the key was.
+pub(crate) async fn unlink(tx: &mut PgConnection, key: Key, by: By<'_>) -> Result<String, Error> {
+    by.check()?;
+    let user = members::unlink(tx, key).await?.ok_or(Refused::NoMember)?;
+    let (subject, detail) = (key.to_string(), json!({"user_id": user}).to_string());
+    let action = Action::MemberUnlinked;
+    audit::write(tx, action, &subject, &detail, by.actor, by.reason).await?;
+    Ok(user)
 }
 
 /// The text of a definition that can be used.

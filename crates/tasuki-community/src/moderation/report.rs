@@ -101,11 +101,11 @@ fn check(reporting: &Reporting) -> Result<(), Refused> {
         let problem = "is not one word of 1 to 64 lower-case letters, digits, - and _";
         return Err(Invalid::new("reason", problem).into());
     }
-    if let Some(comment) = &reporting.comment {
-        if comment.len() > COMMENT {
-            let problem = format!("is longer than {COMMENT} bytes");
-            return Err(Invalid::new("comment", problem).into());
-        }
+    if let Some(comment) = &reporting.comment
+        && comment.len() > COMMENT
+    {
+        let problem = format!("is longer than {COMMENT} bytes");
+        return Err(Invalid::new("comment", problem).into());
     }
     if let Some(reporter) = &reporting.reporter {
         check_text("reporter", reporter, REPORTER)?;

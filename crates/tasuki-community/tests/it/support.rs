@@ -64,6 +64,14 @@ impl World {
                 Err(_text) => config.with_value(&key, value).unwrap(),
             };
         }
+        let prefix = env.prefix().to_owned();
+        for (key, value) in [
+            ("stream", format!("{prefix}-community")),
+            ("subject", format!("{prefix}.community")),
+        ] {
+            let key = format!("community.nats.{key}");
+            config = config.with_value(&key, value).unwrap();
+        }
         env.config = change(config);
         let (host, tables) = serve(&env).await;
         Self {
@@ -123,7 +131,9 @@ async fn serve(env: &TestEnv) -> (TestHost, Tables) {
     let common = env.common().unwrap();
     let own = tasuki_community::config(&env.config).unwrap();
     let tables = tasuki_community::tables(&common, &own).unwrap();
-    let service = tasuki_community::service(&common, &own, &tables, &env.clock).unwrap();
+    let service = tasuki_community::service(&common, &own, &tables, &env.clock)
+        .await
+        .unwrap();
     (env.host(vec![service]).await.unwrap(), tables)
 }
 

@@ -201,7 +201,7 @@ pub(super) struct LabelBody {
     /// Where it is published; where the target is, unless it is said.
     #[serde(default)]
     topics: Vec<String>,
-    /// Why, for who looks at the audit.
+    /// Why: its author is told, and who looks at the audit.
     reason: String,
 }
 
@@ -267,7 +267,7 @@ pub(super) async fn add(
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Why {
-    /// For who looks at the audit, and published with the deletion.
+    /// Published with the deletion and told to the author, and for who looks at the audit.
     reason: String,
 }
 

@@ -2,6 +2,7 @@
 
 mod labels;
 mod log;
+mod members;
 mod reports;
 mod rules;
 
@@ -30,6 +31,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(rules::list, rules::add))
         .routes(routes!(rules::show, rules::change, rules::close))
         .routes(routes!(reports::count, reports::bring))
+        .routes(routes!(members::put, members::delete))
         .routes(routes!(log::audit))
 }
 
@@ -69,7 +71,7 @@ const fn code(refused: &Refused) -> Option<&'static str> {
         Refused::Said => Some("LABEL_EXISTS"),
         Refused::Withdrawn | Refused::Lapsed => Some("LABEL_STATE_CONFLICT"),
         Refused::Rules => Some("RULE_LIMIT"),
-        Refused::Invalid(_) | Refused::NoLabel | Refused::NoRule => None,
+        Refused::Invalid(_) | Refused::NoLabel | Refused::NoRule | Refused::NoMember => None,
     }
 }
 
@@ -78,7 +80,9 @@ fn failed(error: &Error) -> ApiError {
     match error {
         Error::Refused(refused) => match (refused, code(refused)) {
             (_, Some(code)) => ApiError::conflict(code, refused.to_string()),
-            (Refused::NoLabel | Refused::NoRule, None) => ApiError::not_found(refused.to_string()),
+            (Refused::NoLabel | Refused::NoRule | Refused::NoMember, None) => {
+                ApiError::not_found(refused.to_string())
+            }
             (_, None) => ApiError::bad_request(refused.to_string()),
         },
         Error::Idempotency(idempotency::Error::InProgress) => ApiError::conflict(

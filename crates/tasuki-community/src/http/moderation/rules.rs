@@ -53,7 +53,7 @@ pub(super) struct RuleView {
 }
 
 impl RuleView {
-    fn of(stored: Stored) -> Result<Self, Error> {
+    fn of(stored: &Stored) -> Result<Self, Error> {
         Ok(Self {
             rule_id: stored.rule_id,
             version: stored.version,
@@ -135,7 +135,7 @@ async fn stored(app: &App, rule: Option<Uuid>, is_open: bool) -> Result<Rules, A
     let reading = async {
         let mut connection = app.pool.acquire().await?;
         let stored = store::list(&mut connection, rule, is_open).await?;
-        let rules = stored.into_iter().map(RuleView::of);
+        let rules = stored.iter().map(RuleView::of);
         rules.collect::<Result<_, Error>>()
     };
     let rules = reading.await.map_err(|error| failed(&error))?;
@@ -178,7 +178,7 @@ pub(super) async fn add(
         };
         let stored = store::list(tx, Some(id), true).await?;
         let view = stored.into_iter().next().ok_or(Refused::NoRule)?;
-        let body = serde_json::to_vec(&RuleView::of(view)?)?;
+        let body = serde_json::to_vec(&RuleView::of(&view)?)?;
         Ok::<_, Error>(Answer::Decided(Reply::new(201, body)))
     });
     respond(adding.await)

@@ -3,5 +3,6 @@
 pub(crate) mod audit;
 pub(crate) mod events;
 pub(crate) mod labels;
+pub(crate) mod members;
 pub(crate) mod reports;
 pub(crate) mod rules;

@@ -19,7 +19,7 @@ impl Desk {
         self.caught_up().await;
     }
 
-    async fn rebuild(&self) {
+    pub(crate) async fn rebuild(&self) {
         let consumers = Consumers::new(&self.world.tables.schema);
         let mut tx = self.world.env.db.pool.begin().await.unwrap();
         let rebuilt = consumers.rebuild(&mut tx, MODERATION, "ann", "a test");

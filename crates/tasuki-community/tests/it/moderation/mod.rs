@@ -6,10 +6,12 @@ mod labels;
 mod people;
 mod reports;
 mod rules;
+mod told;
 
 use nostr::Keys;
 use reqwest::Method;
 use serde_json::{Value, json};
+use tasuki_service::config::Config;
 use uuid::Uuid;
 
 use crate::support::{Client, World, event, now};
@@ -30,7 +32,12 @@ pub(crate) struct Desk {
 
 impl Desk {
     pub(crate) async fn open() -> Self {
-        let world = World::start().await;
+        Self::with(|config| config).await
+    }
+
+    /// With other settings.
+    pub(crate) async fn with(change: impl FnOnce(Config) -> Config) -> Self {
+        let world = World::with(change).await;
         Self {
             client: world.client().await,
             author: Keys::generate(),
