@@ -11,6 +11,7 @@ mod dead;
 mod demo;
 mod env_file;
 mod migrate;
+mod moderation;
 mod outbox;
 mod output;
 mod platform;

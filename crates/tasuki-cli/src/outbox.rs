@@ -16,7 +16,7 @@ use crate::platform::{self, Name, Platform};
 use crate::sum::Sum;
 
 /// Services that publish through an outbox.
-const PUBLISHERS: [Name; 2] = [Name::Entitlement, Name::Shop];
+const PUBLISHERS: [Name; 3] = [Name::Entitlement, Name::Shop, Name::Community];
 /// The table of events that wait or are dead.
 const EVENTS: &str = "outbox_events";
 

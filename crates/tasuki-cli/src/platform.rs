@@ -240,6 +240,11 @@ impl Platform {
         self.community.limits.told()
     }
 
+    /// The settings of the community node.
+    pub(crate) const fn community(&self) -> &Community {
+        &self.community
+    }
+
     /// The settings of the shop.
     pub(crate) const fn shop(&self) -> &Shop {
         &self.shop
@@ -291,7 +296,7 @@ impl Platform {
             }
             Name::Shop => tasuki_shop::service(common, &self.shop, tables, clock).await?,
             Name::Community => {
-                tasuki_community::service(&self.common, &self.community, &tables, clock)?
+                tasuki_community::service(&self.common, &self.community, &tables, clock).await?
             }
         })
     }

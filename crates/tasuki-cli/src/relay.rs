@@ -9,6 +9,7 @@ use sqlx::Connection as _;
 use tasuki_community::rules::{self, Change, Said};
 
 use crate::args::{Relay, Source};
+use crate::moderation;
 use crate::outbox::{actor, time};
 use crate::output::{say, say_json, table};
 use crate::platform::{self, Name, Platform};
@@ -20,6 +21,9 @@ pub(crate) async fn run(source: &Source, args: &Relay, json: bool) -> anyhow::Re
         Relay::Topics => return topics(&platform, json).await,
         Relay::Bans => return bans(&platform, json).await,
         Relay::Limits => return limits(&platform, json),
+        Relay::Keys { make } => return moderation::keys(&platform, *make, json),
+        Relay::Label(label) => return moderation::label(&platform, label, json).await,
+        Relay::Rule(rule) => return moderation::rule(&platform, rule, json).await,
         Relay::Enable { topic, why } => (Change::Enable(topic.to_lowercase()), why, "enabled"),
         Relay::Disable { topic, why } => (Change::Disable(topic.to_lowercase()), why, "disabled"),
         Relay::Policy { topic, policy, why } => {
@@ -44,7 +48,7 @@ pub(crate) async fn run(source: &Source, args: &Relay, json: bool) -> anyhow::Re
     sum.report("changed", told, json)
 }
 
-async fn connect(
+pub(crate) async fn connect(
     platform: &Platform,
 ) -> anyhow::Result<sqlx::pool::PoolConnection<sqlx::Postgres>> {
     let tables = platform.tables_of(Name::Community)?;

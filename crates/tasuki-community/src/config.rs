@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
-use tasuki_service::config::{ServiceDatabase, ServiceServer, Size, time_within, within};
+use tasuki::bus::StreamSpec;
+use tasuki_contract::streams;
+use tasuki_service::config::{Leased, ServiceDatabase, ServiceServer, Size, time_within, within};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -33,6 +35,10 @@ pub struct Community {
     pub index: Index,
     /// `[community.trust]`
     pub trust: Trust,
+    /// `[community.outbox]`
+    pub outbox: Outbox,
+    /// `[community.nats]`
+    pub nats: Nats,
     /// `[community.retention]`
     pub retention: Retention,
 }
@@ -109,6 +115,11 @@ impl Limits {
             ),
             ("ahead", format!("{:?}", self.ahead)),
         ]
+    }
+
+    /// How far in the future an event may be.
+    pub(crate) fn seconds_ahead(&self) -> i64 {
+        i64::try_from(self.ahead.as_secs()).unwrap_or(i64::MAX)
     }
 
     pub(crate) const fn filter(&self) -> FilterLimits {
@@ -218,6 +229,35 @@ pub struct Trust {
     pub interval: Duration,
     #[serde(deserialize_with = "kinds")]
     pub kinds: Vec<u16>,
+}
+
+/// `[community.outbox]`
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Outbox {
+    pub enabled: bool,
+    #[serde(flatten)]
+    pub leased: Leased,
+    #[serde(deserialize_with = "published_ttl")]
+    pub published_ttl: Duration,
+}
+
+/// `[community.nats]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Nats {
+    #[serde(deserialize_with = "required")]
+    pub subject: String,
+    #[serde(deserialize_with = "required")]
+    pub stream: String,
+    #[serde(deserialize_with = "a_day_at_most")]
+    pub duplicate_window: Duration,
+}
+
+impl Nats {
+    pub(crate) fn spec(&self, replicas: usize) -> StreamSpec {
+        streams::events(&self.stream, &self.subject, self.duplicate_window, replicas)
+    }
 }
 
 /// `[community.retention]`
@@ -350,6 +390,22 @@ fn batch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
 
 fn backfill<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     time_within(deserializer, &(SECOND..=365 * DAY))
+}
+
+fn published_ttl<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    time_within(deserializer, &(HOUR..=DAY * 30))
+}
+
+fn a_day_at_most<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    time_within(deserializer, &(SECOND..=DAY))
+}
+
+fn required<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text.trim().is_empty() {
+        return Err(D::Error::custom("it is required"));
+    }
+    Ok(text)
 }
 
 fn days<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {

@@ -16,6 +16,7 @@ mod http;
 mod ingest;
 mod lapse;
 mod log;
+pub mod moderation;
 mod node;
 mod nostr;
 mod pressure;
@@ -29,15 +30,23 @@ mod workers;
 
 use std::sync::Arc;
 
-use tasuki::Clock;
+use sqlx::PgPool;
 use tasuki::batch::{Batcher, Options};
+use tasuki::bus::{NatsBus, StreamSpec};
+use tasuki::outbox::Outbox;
+use tasuki::seqlog::Log;
+use tasuki::{Clock, idempotency};
 use tasuki_service::config::{Common, Error as ConfigError};
 use tasuki_service::database::beside;
+use tasuki_service::nats::{Nats, stream_check};
 use tasuki_service::service::{Own, Tables};
+use tasuki_service::telemetry::trace;
 use tasuki_service::{Config, Service};
+use tracing::Span;
 
 pub use config::Community;
 use ingest::Ingest;
+use moderation::Moderator;
 pub use node::{KeyError, make_keys};
 use pressure::Pressure;
 use relay::live::Live;
@@ -55,7 +64,7 @@ pub const SCHEMA: &str = "cn_relay";
 /// Its section of the configuration, with the defaults.
 pub const DEFAULTS: &str = include_str!("default.toml");
 /// What API keys can be allowed to do here.
-pub const SCOPES: [&str; 1] = ["community:read"];
+pub const SCOPES: [&str; 3] = ["community:read", "community:report", "community:moderate"];
 
 /// Events in one transaction.
 const BATCH: usize = 500;
@@ -88,64 +97,72 @@ pub fn tables(common: &Common, own: &Community) -> Result<Tables, ConfigError> {
     Tables::in_schema(NAME, SCHEMA, common, &own.database, migrations)
 }
 
+/// The keys with which the node speaks, if it has any.
+fn open_keys(common: &Common) -> Result<Option<node::Keys>, ConfigError> {
+    let keys = common.auth.key_dir.as_deref().map(node::Keys::open);
+    let keys = keys.transpose();
+    let keys = keys.map_err(|error| ConfigError::invalid("auth.key-dir", &error))?;
+    Ok(keys.flatten())
+}
+
+/// The public keys with which the node speaks, by what it speaks about; nothing if it has none.
+///
+/// # Errors
+/// When they can't be used.
+pub fn public_keys(common: &Common) -> Result<Vec<(&'static str, String)>, ConfigError> {
+    let keys = open_keys(common)?;
+    Ok(keys.map(|keys| keys.public()).unwrap_or_default())
+}
+
 /// The service.
 ///
 /// # Errors
-/// When a setting is out of range, or the node's keys can't be used.
-pub fn service(
+/// When a setting is out of range, the broker's address is missing, or the node's keys can't be used.
+pub async fn service(
     common: &Common,
     own: &Community,
     tables: &Tables,
     clock: &Clock,
 ) -> Result<Service, ConfigError> {
-    let keys = common.auth.key_dir.as_deref().map(node::Keys::open);
-    let keys = keys
-        .transpose()
-        .map_err(|error| ConfigError::invalid("auth.key-dir", &error))?;
-    let keys = keys.flatten();
+    let keys = open_keys(common)?;
     if keys.is_none() {
         tracing::warn!("the node has no keys: it labels nothing and asserts nothing");
     }
     let log = log::log(&tables.schema);
-    let live = Live::default();
-    let rules = Rules::default();
+    let stream = own.nats.spec(common.nats.replicas);
+    let bus = bus(common, &stream).await?;
+    let outbox = Outbox::new(&tables.schema).with_trace(|| trace::traceparent(&Span::current()));
+    let (live, rules) = (Live::default(), Rules::default());
     let pressure = Pressure::new(own.pressure, clock.now());
     let pool = tables.database.requests.clone();
-    let ingest = Ingest {
-        pool: beside(&pool, INGEST_CONNECTIONS),
-        live: live.clone(),
-        log: log.clone(),
-        ahead: i64::try_from(own.limits.ahead.as_secs()).unwrap_or(i64::MAX),
-    };
-    let options = Options::default().queue(QUEUE);
-    let ingest = Batcher::new("community.ingest", ingest, options.max_batch(BATCH));
-    let options = options.max_batch(VERIFIED).concurrency(VERIFIERS);
-    let verifier = Batcher::new("community.verify", Verify, options);
-    let publisher = Publisher {
-        ingest: ingest.clone(),
-        verifier: verifier.clone(),
-        live: live.clone(),
-        policy: Arc::new(Policy {
-            limits: own.limits,
-            topics: own.topics.clone(),
-            rules: rules.clone(),
-        }),
-        keys: Buckets::new(own.limits.events_per_minute),
-        gate: Gate::new(&rules, &pressure, &pool, &own.topics.default),
-    };
+    let publisher = publisher(own, &pool, &live, &log, &rules, &pressure);
+    let (ingest, verifier) = (publisher.ingest.clone(), publisher.verifier.clone());
+    let ahead = own.limits.seconds_ahead();
+    let moderator = keys
+        .as_ref()
+        .map(|keys| Moderator::new(keys.clone(), outbox.clone(), ahead));
     let searches = search::pool(&pool);
     let pools = [find::pool(&pool), searches.clone()];
+    let brought = http::App {
+        pool: pool.clone(),
+        searches,
+        pressure: pressure.clone(),
+        scores: trust::Scores::new(&own.trust),
+        keys: keys.clone(),
+        idempotency: idempotency::Keys::new(&tables.schema),
+        moderator,
+        topics: own.topics.clone(),
+        publisher: publisher.clone(),
+        log: log.clone(),
+        outbox: outbox.clone(),
+        clock: clock.clone(),
+    };
     let app = App::new(own, pools, clock, &live, publisher);
     let about = "A Nostr relay: events that are signed, stored and told.";
     let service = Service::new(tables.clone(), about, own.server)
+        .needs(stream_check(&bus, &stream))
         .routes(relay::routes(app))
-        .routes(http::routes(http::App {
-            pool: tables.database.requests.clone(),
-            searches,
-            pressure: pressure.clone(),
-            scores: trust::Scores::new(&own.trust),
-            keys: keys.clone(),
-        }))
+        .routes(http::routes(brought))
         .serving(move |supervisor| {
             verifier.start(supervisor);
             ingest.start(supervisor);
@@ -157,9 +174,49 @@ pub fn service(
         live: &live,
         rules: &rules,
         pressure: &pressure,
-        clock,
         keys: keys.as_ref(),
+        outbox: &outbox,
+        bus: &bus,
+        stream,
+        clock,
     };
     let staffed = staff.add(service);
     staffed.map_err(|error| ConfigError::invalid("community.retention", &error))
+}
+
+async fn bus(common: &Common, stream: &StreamSpec) -> Result<Arc<NatsBus>, ConfigError> {
+    let client = Nats::new(&common.nats)?.connect("tasuki-community").await;
+    let client = client.map_err(|error| ConfigError::invalid("nats.url", &error))?;
+    Ok(Arc::new(NatsBus::new(client).with_stream(stream.clone())))
+}
+
+/// Who takes events, of clients and by HTTP.
+fn publisher(
+    own: &Community,
+    pool: &PgPool,
+    live: &Live,
+    log: &Log,
+    rules: &Rules,
+    pressure: &Pressure,
+) -> Publisher {
+    let ingest = Ingest {
+        pool: beside(pool, INGEST_CONNECTIONS),
+        live: live.clone(),
+        log: log.clone(),
+        ahead: own.limits.seconds_ahead(),
+    };
+    let options = Options::default().queue(QUEUE);
+    let checking = options.max_batch(VERIFIED).concurrency(VERIFIERS);
+    Publisher {
+        ingest: Batcher::new("community.ingest", ingest, options.max_batch(BATCH)),
+        verifier: Batcher::new("community.verify", Verify, checking),
+        live: live.clone(),
+        policy: Arc::new(Policy {
+            limits: own.limits,
+            topics: own.topics.clone(),
+            rules: rules.clone(),
+        }),
+        keys: Buckets::new(own.limits.events_per_minute),
+        gate: Gate::new(rules, pressure, pool, &own.topics.default),
+    }
 }

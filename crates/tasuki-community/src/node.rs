@@ -135,6 +135,16 @@ impl Keys {
         }
     }
 
+    /// All of them, by the name of their file.
+    pub(crate) fn public(&self) -> Vec<(&'static str, String)> {
+        let all = Voice::ALL.into_iter();
+        all.map(|voice| {
+            let name = voice.file().trim_end_matches(".key");
+            (name, self.of(voice).key().to_string())
+        })
+        .collect()
+    }
+
     /// Whether an event of this author is the node's own.
     pub(crate) fn is_own(&self, author: &Key) -> bool {
         self.0.iter().any(|signer| signer.key() == *author)

@@ -1,22 +1,29 @@
 //! What the community node does in the background: number the log, tell what others took in, end what has
 //! ended, keep tables small.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::PgPool;
 use tasuki::Clock;
+use tasuki::admin::Gauges;
+use tasuki::bus::{NatsBus, StreamSpec};
+use tasuki::dlq::Letters;
+use tasuki::outbox::{self, Outbox, RelaySettings, Routes};
 use tasuki::seqlog::{Consumers, Follower, Log};
 use tasuki::upkeep::{self, Expiring, Partitioned, Upkeep};
 use tasuki::worker::{Wake, Worker};
 use tasuki_service::Service;
 use tasuki_service::database::beside;
 use tasuki_service::service::Tables;
+use tasuki_service::telemetry::trace;
 use tokio::sync::Mutex;
 
 use crate::NAME;
 use crate::config::{Community, TopicMode};
 use crate::follow::Follow;
 use crate::lapse::Lapse;
+use crate::moderation::{self, Moderation, Moderator};
 use crate::node::Keys;
 use crate::pressure::{Look, Pressure};
 use crate::relay::live::Live;
@@ -36,9 +43,12 @@ pub(crate) struct Staff<'a> {
     pub(crate) live: &'a Live,
     pub(crate) rules: &'a Rules,
     pub(crate) pressure: &'a Pressure,
-    pub(crate) clock: &'a Clock,
     /// Those with which the node speaks, if it has any.
     pub(crate) keys: Option<&'a Keys>,
+    pub(crate) outbox: &'a Outbox,
+    pub(crate) bus: &'a Arc<NatsBus>,
+    pub(crate) stream: StreamSpec,
+    pub(crate) clock: &'a Clock,
 }
 
 impl Staff<'_> {
@@ -71,7 +81,13 @@ impl Staff<'_> {
             pressure: self.pressure.clone(),
             clock: self.clock.clone(),
         };
+        let outbox = self.outbox.ringer(&pool);
+        let service = self.publish(service);
         let (listener, ringer) = (self.log.listener(&pool), self.log.ringer(&pool));
+        let service = match self.moderation(&pool) {
+            Some(moderation) => service.worker(moderation),
+            None => service,
+        };
         // Whoever serves clients tells them what others took in, and rings for what they publish.
         let service = match self.speak(&pool) {
             Some(speak) => service.worker(speak),
@@ -86,6 +102,7 @@ impl Staff<'_> {
                 supervisor.start(listener);
                 supervisor.start(ringer);
                 supervisor.start(look);
+                supervisor.start(outbox);
             })
             .worker(self.log.sequencer("community.sequencer", &pool))
             .worker(self.log.gauges(&format!("{NAME}.log"), &pool))
@@ -93,6 +110,59 @@ impl Staff<'_> {
             .worker(self.index(&pool))
             .worker(self.trust(&pool))
             .worker(self.upkeep()?))
+    }
+
+    /// Tells the rest of the platform. A broker that is away keeps nobody from the relay.
+    fn publish(&self, service: Service) -> Service {
+        let pool = self.tables.database.workers.clone();
+        let letters = Letters::new(&self.tables.schema, &[]);
+        let (schema, clock) = (&self.tables.schema, self.clock.clone());
+        let name = format!("{NAME}.gauges");
+        let service = service.worker(Gauges::new(&name, pool.clone(), schema, &letters, clock));
+        if !self.own.outbox.enabled {
+            return service;
+        }
+        let leased = &self.own.outbox.leased;
+        let settings = RelaySettings {
+            batch: leased.batch_size,
+            lease: leased.lease,
+            poll: leased.poll_interval,
+            policy: leased.policy(),
+            link: trace::link,
+            ..RelaySettings::new(
+                &format!("{NAME}.outbox"),
+                pool.clone(),
+                Routes::to(&self.own.nats.subject),
+            )
+        };
+        let relay = outbox::relay(self.outbox, Arc::clone(self.bus), settings);
+        let suspicion = relay.work().suspicion();
+        let name = format!("{NAME}.reconciler");
+        let (bus, streams) = (Arc::clone(self.bus), vec![self.stream.clone()]);
+        let reconciler = outbox::Reconciler::new(&name, self.outbox, bus, pool.clone(), streams);
+        service
+            .worker(relay)
+            .worker(reconciler.suspecting(suspicion))
+            .worker(self.outbox.listener(&pool))
+    }
+
+    /// The consumer `moderation-v1`.
+    fn moderation(&self, pool: &PgPool) -> Option<impl Worker + use<>> {
+        let pool = beside(pool, CONSUMER_CONNECTIONS);
+        let moderation = Moderation {
+            pool: pool.clone(),
+            moderator: Moderator::new(
+                self.keys?.clone(),
+                self.outbox.clone(),
+                self.own.limits.seconds_ahead(),
+            ),
+        };
+        let follower = Follower::new(self.log, "moderation-v1", &pool, moderation);
+        Some(
+            follower
+                .named("community.moderation")
+                .batch(moderation::BATCH),
+        )
     }
 
     /// The consumer `index-v1`.
@@ -153,6 +223,11 @@ impl Staff<'_> {
                     .keep(deletions),
             )?
             .partitioned(self.log.retention().keep(DAY * retention.log_days.into()))?
+            .partitioned(
+                Partitioned::by_time("outbox_published", "published_at")
+                    .width(Duration::from_secs(60 * 60))
+                    .keep(self.own.outbox.published_ttl),
+            )?
             .expiring(Expiring::new("tombstones", "recorded_at").keep(deletions))
     }
 }

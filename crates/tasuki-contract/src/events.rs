@@ -1,5 +1,25 @@
 //! Events, as Protocol Buffers. The schemas are in `proto/`.
 
+/// `proto/tasuki/community/v1/community.proto`
+pub mod community {
+    #![expect(missing_docs, reason = "the schema has the words")]
+    #![expect(clippy::doc_markdown, reason = "the words are the schema's")]
+
+    include!(concat!(env!("OUT_DIR"), "/tasuki.community.v1.rs"));
+
+    impl EventType {
+        /// The name that headers, tables and people use.
+        #[must_use]
+        pub const fn name(self) -> Option<&'static str> {
+            match self {
+                Self::Unspecified => None,
+                Self::ContentLabelled => Some("ContentLabelled"),
+                Self::LabelWithdrawn => Some("LabelWithdrawn"),
+            }
+        }
+    }
+}
+
 /// `proto/tasuki/entitlement/v1/entitlement.proto`
 pub mod entitlement {
     #![expect(missing_docs, reason = "the schema has the words")]

@@ -18,10 +18,11 @@ pub(crate) fn intakes<'a>(
     clock: &Clock,
     bell: &Bell,
 ) -> Vec<(&'a Source, Intake)> {
-    let sources: [(&Source, Reader); 3] = [
+    let sources: [(&Source, Reader); 4] = [
         (&own.nats, events::entitlement),
         (&own.matchmaking_nats, events::matchmaking),
         (&own.shop_nats, events::shop),
+        (&own.community_nats, events::community),
     ];
     let intake = |source: &Source, read| Intake {
         consumer: source.durable.clone(),

@@ -26,6 +26,8 @@ pub struct Notification {
     pub matchmaking_nats: Source,
     /// `[notification.shop-nats]`
     pub shop_nats: Source,
+    /// `[notification.community-nats]`
+    pub community_nats: Source,
     /// `[notification.sweep]`
     pub sweep: Sweep,
     /// `[notification.delivery]`

@@ -4,6 +4,7 @@
 //! that is kept (`advisories`).
 
 use serde_json::json;
+use tasuki_contract::events::community::{CommunityEvent, EventType as CommunityEventType};
 use tasuki_contract::events::entitlement::EntitlementEvent;
 use tasuki_contract::events::matchmaking::MatchmakingEvent;
 use tasuki_contract::events::shop::{EventType as ShopEventType, ShopEvent};
@@ -173,6 +174,53 @@ pub(crate) fn shop(payload: &[u8], trace: Option<&str>) -> Result<Incoming, Pois
     })
 }
 
+/// The community node's: who made what was labelled is told.
+pub(crate) fn community(payload: &[u8], trace: Option<&str>) -> Result<Incoming, Poison> {
+    let event = CommunityEvent::decode(payload).map_err(Poison::Undecodable)?;
+    let kind = event.event_type().name().ok_or(Poison::EventType)?;
+    let named = |field| move |why| Poison::Name { field, why };
+    UserId::try_from(event.user_id.clone()).map_err(named("user_id"))?;
+    Sku::try_from(event.correlation_id.clone()).map_err(named("correlation_id"))?;
+    Sku::try_from(event.label.clone()).map_err(named("label"))?;
+    let mut payload = json!({
+        "event_id": event.event_id,
+        "event_type": kind,
+        "occurred_at": event.occurred_at,
+        "user_id": event.user_id,
+        "pubkey": event.pubkey,
+        "target": event.target,
+        "label": event.label,
+        "confidence": event.confidence,
+        "expires_at": event.expires_at,
+        "trace_id": event.trace_id,
+    });
+    if let Some(fields) = payload.as_object_mut() {
+        for (name, text) in [
+            ("policy_url", &event.policy_url),
+            ("policy_ref", &event.policy_ref),
+            ("reason", &event.reason),
+        ] {
+            if !text.is_empty() {
+                fields.insert(name.to_owned(), json!(text));
+            }
+        }
+    }
+    Ok(Incoming {
+        event_id: id(&event.event_id)?,
+        kind,
+        aggregate_key: format!("label:{}", event.correlation_id),
+        version: match event.event_type() {
+            // A label is given, and then perhaps taken back.
+            CommunityEventType::LabelWithdrawn => 2,
+            CommunityEventType::Unspecified | CommunityEventType::ContentLabelled => 1,
+        },
+        recipients: vec![event.user_id],
+        occurred_at: time(&event.occurred_at)?,
+        payload: without_nul(payload)?,
+        traceparent: trace_of(trace),
+    })
+}
+
 /// Whether somebody who buys wants to know.
 const fn is_told(what: ShopEventType) -> bool {
     match what {
@@ -284,6 +332,43 @@ mod tests {
         assert_eq!(read.recipients, [""; 0]);
         event.event_type = 0;
         assert_eq!(shop(&event.encode_to_vec(), None), Err(Poison::EventType));
+    }
+
+    #[test]
+    fn who_is_labelled_is_told_why_and_until_when() {
+        let mut event = CommunityEvent {
+            event_id: "9f930000-0000-1000-8000-000000000001".to_owned(),
+            event_type: CommunityEventType::ContentLabelled.into(),
+            occurred_at: "2026-11-16T09:00:00.000000Z".to_owned(),
+            user_id: "u".to_owned(),
+            label: "spam".to_owned(),
+            confidence: 0.8,
+            policy_ref: "3.1".to_owned(),
+            correlation_id: "l".to_owned(),
+            ..CommunityEvent::default()
+        };
+        let read = community(&event.encode_to_vec(), None).unwrap();
+        assert_eq!((read.kind, read.version), ("ContentLabelled", 1));
+        assert_eq!(
+            (&*read.aggregate_key, &read.recipients[..]),
+            ("label:l", &["u".to_owned()][..])
+        );
+        assert_eq!(
+            (&read.payload["label"], &read.payload["confidence"]),
+            (&json!("spam"), &json!(0.8))
+        );
+        assert_eq!(read.payload.get("policy_url"), None);
+        event.event_type = CommunityEventType::LabelWithdrawn.into();
+        assert_eq!(community(&event.encode_to_vec(), None).unwrap().version, 2);
+        event.event_type = 0;
+        assert_eq!(
+            community(&event.encode_to_vec(), None),
+            Err(Poison::EventType)
+        );
+        event.event_type = 1;
+        event.user_id = String::new();
+        let poison = community(&event.encode_to_vec(), None).unwrap_err();
+        assert_eq!(poison.to_string(), "user_id is required");
     }
 
     #[test]

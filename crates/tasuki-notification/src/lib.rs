@@ -137,7 +137,12 @@ pub async fn service(
     };
     let about = "Events, delivered to people: inbox, live stream, webhooks.";
     let mut service = Service::new(tables.clone(), about, own.server);
-    for source in [&own.nats, &own.matchmaking_nats, &own.shop_nats] {
+    for source in [
+        &own.nats,
+        &own.matchmaking_nats,
+        &own.shop_nats,
+        &own.community_nats,
+    ] {
         if source.enabled {
             let spec = source.spec(common.nats.replicas);
             service = service.needs(consumer_check(&bus, &spec));

@@ -71,7 +71,7 @@ async fn main() -> Result<()> {
             let own = tasuki_community::config(&config)?;
             let tables = tasuki_community::tables(&common, &own)?;
             tables.migrate(common.database.start_timeout).await?;
-            tasuki_community::service(&common, &own, &tables, &clock)?
+            tasuki_community::service(&common, &own, &tables, &clock).await?
         }
         other => bail!("there is no service {other}"),
     };

@@ -15,7 +15,7 @@ use crate::platform::Name;
 
 pub(crate) use conduct::{Conductor, Resolve, Saga, Sagas, Twopc, Twopcs};
 pub(crate) use consumer::{Consumer, Consumers};
-pub(crate) use relay::Relay;
+pub(crate) use relay::{Label, NewRule, Relay, Rule, Words};
 
 /// Where help shows the options that every command has.
 const GLOBAL: &str = "Global options";
@@ -89,7 +89,7 @@ pub(crate) enum Command {
     Twopc(Twopcs),
     /// See who follows a log, set one back, have its store made anew.
     Consumer(Consumers),
-    /// See and say which topics the relay takes, and who is banned.
+    /// See and say which topics the relay takes, who is banned, and what is labelled.
     #[command(subcommand)]
     Relay(Relay),
     /// Check that every change that was answered has its event and its notification, once.

@@ -14,6 +14,6 @@ pub(crate) use filter::{Filter, Limits as FilterLimits, TagFilter, searched};
 pub(crate) use hex::{Id, Key};
 pub(crate) use kind::{AUTH, Class, DELETION, class};
 pub(crate) use message::{Answer, Asked, NAME_LIMIT, Prefix, Refusal, asked};
-pub(crate) use report::{REPORT, REPORTS, Report, Target};
+pub(crate) use report::{NIP_56, REPORT, REPORTS, Report, Target, word};
 pub(crate) use sign::Signer;
 pub(crate) use tags::{Coordinate, TagKey, short_hash};

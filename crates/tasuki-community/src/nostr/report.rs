@@ -13,7 +13,7 @@ use super::{Coordinate, Event, Id, Key};
 /// A report, addressable.
 pub(crate) const REPORT: u16 = 39_005;
 /// A report as NIP-56 has it.
-const NIP_56: u16 = 1984;
+pub(crate) const NIP_56: u16 = 1984;
 /// The kinds of reports.
 pub(crate) const REPORTS: [u16; 2] = [REPORT, NIP_56];
 /// Bytes of a reason, and of an identifier.
@@ -141,8 +141,8 @@ fn rank(name: &str) -> u8 {
     }
 }
 
-/// A reason, if it is one word.
-fn word(text: &str) -> Option<String> {
+/// A reason or a label, if it is one word.
+pub(crate) fn word(text: &str) -> Option<String> {
     let text = text.trim().to_lowercase();
     let is_word = |letter: char| letter.is_alphanumeric() || letter == '-' || letter == '_';
     (!text.is_empty() && text.len() <= WORDS && text.chars().all(is_word)).then_some(text)

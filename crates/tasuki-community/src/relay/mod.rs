@@ -16,5 +16,5 @@ mod subscriptions;
 pub(crate) use auth::address_of;
 pub(crate) use gate::Gate;
 pub(crate) use limits::{Bucket, Buckets};
-pub(crate) use policy::Policy;
+pub(crate) use policy::{Policy, is_topic};
 pub(crate) use routes::{App, routes};

@@ -115,13 +115,18 @@ impl Policy {
     }
 
     fn is_topic(&self, topic: &str) -> bool {
-        let Some(id) = topic.strip_prefix(&self.topics.namespace) else {
-            return false;
-        };
-        let fits = match self.topics.ids {
-            TopicIds::Any => !id.is_empty(),
-            TopicIds::Hex64 => id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit()),
-        };
-        fits && topic.len() <= TOPIC_LIMIT && !topic.contains(char::is_control)
+        is_topic(&self.topics, topic)
     }
+}
+
+/// Whether this, in lower case, is the name of a topic.
+pub(crate) fn is_topic(topics: &Topics, topic: &str) -> bool {
+    let Some(id) = topic.strip_prefix(&topics.namespace) else {
+        return false;
+    };
+    let fits = match topics.ids {
+        TopicIds::Any => !id.is_empty(),
+        TopicIds::Hex64 => id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit()),
+    };
+    fits && topic.len() <= TOPIC_LIMIT && !topic.contains(char::is_control)
 }

@@ -86,6 +86,23 @@ impl Publisher {
         }
     }
 
+    /// The same for an event that comes by another way than a connection of a client.
+    pub(crate) async fn bring(self, parsed: Parsed, length: usize, now: i64) -> Answer {
+        match self.admit(parsed.claims(), length) {
+            Ok(topics) => self.publish(parsed, topics, now).await,
+            Err(refusal) => Answer::Ok(parsed.id().to_string(), false, refusal.to_string()),
+        }
+    }
+
+    fn admit(&self, event: &Event, length: usize) -> Result<Vec<String>, Refusal> {
+        self.policy.admits(event, length)?;
+        if event.is_protected() {
+            let words = "this event may only be published by its author";
+            return Err(Refusal::new(Prefix::AuthRequired, words));
+        }
+        self.policy.topics_of(event)
+    }
+
     async fn verified(
         &self,
         turn: &mut Turn,

@@ -9,7 +9,8 @@ use sqlx::query::QueryAs;
 use sqlx::{AssertSqlSafe, FromRow, PgConnection, PgPool, Postgres};
 use uuid::Uuid;
 
-use crate::nostr::{Filter, Id, TagFilter};
+use super::ingest::version_key;
+use crate::nostr::{Coordinate, Filter, Id, TagFilter};
 use crate::search;
 
 /// Bodies up to this length come with what was found; longer ones are fetched when they are sent.
@@ -140,6 +141,20 @@ pub(crate) async fn seen(
     Ok(read
         .filter_map(|row| Some((Id::from_slice(&row.event_id)?, row.body, row.topics)))
         .collect())
+}
+
+/// The current version of what has versions, whether anybody sees it or not.
+pub(crate) async fn current(
+    connection: &mut PgConnection,
+    coordinate: &Coordinate,
+) -> sqlx::Result<Option<Id>> {
+    let found = sqlx::query_scalar!(
+        "SELECT event_id FROM cn_relay.kept_events WHERE version_key = $1",
+        version_key(coordinate),
+    )
+    .fetch_optional(connection)
+    .await?;
+    Ok(found.as_deref().and_then(Id::from_slice))
 }
 
 /// A value of a statement.

@@ -3,6 +3,7 @@
 pub(crate) mod find;
 pub(crate) mod ingest;
 pub(crate) mod lapse;
+pub(crate) mod moderation;
 pub(crate) mod pressure;
 pub(crate) mod rules;
 pub(crate) mod search;

@@ -16,6 +16,7 @@ mod frames;
 mod handover;
 mod info;
 mod log;
+mod moderation;
 mod nips;
 mod pressure;
 mod publish;

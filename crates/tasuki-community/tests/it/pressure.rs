@@ -7,7 +7,6 @@ use tasuki_community::rules::{Change, IngestPolicy, PolicyChange, Priority, topi
 use tasuki_service::config::Config;
 use tasuki_testkit::eventually;
 
-use crate::search::key;
 use crate::support::{Client, World, event, note, now};
 
 fn with(config: Config, settings: &[(&str, i64)]) -> Config {
@@ -126,12 +125,12 @@ async fn more_is_held_back_with_every_step_and_all_of_it_is_taken_again_afterwar
     let world = World::with(soon).await;
     let watch = Watch {
         world: &world,
-        key: key(&world).await,
+        key: world.key().await,
     };
     let mut sender = Sender::of(&world).await;
     change(&world, "low", LOW).await;
     sender.taken("news", 0).await;
-    crate::search::caught_up(&world).await;
+    world.caught_up("index-v1").await;
     assert_eq!(watch.step(0).await["held_back"], "nothing");
 
     let held = held(&world).await;
@@ -183,7 +182,7 @@ async fn more_is_held_back_with_every_step_and_all_of_it_is_taken_again_afterwar
     );
 
     held.rollback().await.unwrap();
-    crate::search::caught_up(&world).await;
+    world.caught_up("index-v1").await;
     watch.step(0).await;
     for (topic, age) in [("low", 100), ("third", 0), ("news", 0), ("news", 100)] {
         sender.taken(topic, age).await;

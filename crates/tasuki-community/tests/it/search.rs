@@ -3,33 +3,8 @@
 use nostr::Keys;
 use serde_json::{Value, json};
 use tasuki::seqlog::Consumers;
-use tasuki_service::auth::credentials::{Credentials, NewCredential, ScopeName};
-use tasuki_testkit::eventually;
 
 use crate::support::{Client, World, event, id, now};
-
-pub(crate) async fn key(world: &World) -> String {
-    let scopes = tasuki_community::SCOPES
-        .iter()
-        .map(|it| it.parse::<ScopeName>().unwrap());
-    let wanted = NewCredential::api_key("test", scopes.collect::<Vec<_>>()).unwrap();
-    let mut connection = world.env.db.pool.acquire().await.unwrap();
-    let credentials = Credentials::new(&world.tables.schema);
-    let made = credentials.create(&mut connection, &world.env.clock, &wanted);
-    made.await.unwrap().expose().to_owned()
-}
-
-/// Waits until the index has heard of everything.
-pub(crate) async fn caught_up(world: &World) {
-    eventually("the index has caught up", async || {
-        let behind = "SELECT (SELECT count(*) FROM cn_relay.events_outbox_pending)
-            + (SELECT last_seq FROM cn_relay.seqlogs WHERE log = 'events_outbox')
-            - (SELECT last_seq FROM cn_relay.consumer_offsets WHERE consumer = 'index-v1' AND state = 'FOLLOWING')";
-        let behind: Option<i64> = sqlx::query_scalar(behind).fetch_one(&world.env.db.pool).await.unwrap();
-        (behind == Some(0)).then_some(())
-    })
-    .await;
-}
 
 async fn documents(world: &World) -> Vec<(String, String)> {
     sqlx::query_as(
@@ -65,7 +40,7 @@ async fn japanese_and_english_are_found_wherever_they_stand() {
     }
     let quiet = event(&keys, 7, at, &[], "東京");
     client.store(&quiet).await;
-    caught_up(&world).await;
+    world.caught_up("index-v1").await;
     for (text, found) in [
         ("run", &[0][..]),
         ("Runner race", &[0]),
@@ -95,7 +70,7 @@ async fn japanese_and_english_are_found_wherever_they_stand() {
 }
 
 async fn by_http(world: &World, found: &[&Value]) {
-    let key = key(world).await;
+    let key = world.key().await;
     let url = "/v1/search?q=%E3%82%BF%E3%82%B9%E3%82%AD&topic=run&limit=10";
     let answer = world.host.get_as(&key, url).await;
     assert_eq!(answer.json()["events"], json!(found), "{answer:?}");
@@ -141,7 +116,7 @@ async fn what_is_gone_is_not_found_and_a_replay_and_a_rebuild_end_in_the_same_in
     client
         .store(&event(&keys, 5, now(), &[&["e", &id(&notes[7])]], ""))
         .await;
-    caught_up(&world).await;
+    world.caught_up("index-v1").await;
     let found = search(&mut client, "駅伝").await;
     assert_eq!(found.len(), 29);
     assert!(!found.contains(&id(&notes[7])) && !found.contains(&id(&old)));
@@ -160,7 +135,7 @@ async fn what_is_gone_is_not_found_and_a_replay_and_a_rebuild_end_in_the_same_in
         .await
         .unwrap();
     tx.commit().await.unwrap();
-    caught_up(&world).await;
+    world.caught_up("index-v1").await;
     assert_eq!(documents(&world).await, before, "after a replay");
 
     sqlx::query("UPDATE cn_relay.search_documents SET terms = ''")
@@ -173,12 +148,12 @@ async fn what_is_gone_is_not_found_and_a_replay_and_a_rebuild_end_in_the_same_in
         .await
         .unwrap();
     tx.commit().await.unwrap();
-    caught_up(&world).await;
+    world.caught_up("index-v1").await;
     assert_eq!(documents(&world).await, before, "after a rebuild");
     // It goes on from there, and searches that were planned before find it.
     let next = event(&keys, 1, now(), &[], "one more 駅伝");
     client.store(&next).await;
-    caught_up(&world).await;
+    world.caught_up("index-v1").await;
     assert_eq!(search(&mut client, "駅伝").await.len(), 30);
 }
 
@@ -195,7 +170,7 @@ async fn a_word_that_is_in_thousands_of_events_finds_the_newest_that_can_be_seen
         let filled = sqlx::query(filling).execute(&world.env.db.pool).await;
         assert_eq!(filled.unwrap().rows_affected(), 3_500);
     }
-    let key = key(&world).await;
+    let key = world.key().await;
     let newest = async || {
         let url = "/v1/search?q=%E9%A7%85%E4%BC%9D&limit=3";
         world.host.get_as(&key, url).await.json()["events"].clone()

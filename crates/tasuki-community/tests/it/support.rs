@@ -5,10 +5,11 @@ use std::time::Duration;
 use futures_util::{SinkExt as _, StreamExt as _};
 use nostr::{EventBuilder, JsonUtil as _, Keys, Kind, Tag, Timestamp};
 use serde_json::{Value, json};
+use tasuki_service::auth::credentials::{Credentials, NewCredential, ScopeName};
 use tasuki_service::auth::tokens::KeyRing;
 use tasuki_service::config::Config;
 use tasuki_service::service::Tables;
-use tasuki_testkit::{TestEnv, TestHost};
+use tasuki_testkit::{TestEnv, TestHost, eventually};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
@@ -63,6 +64,14 @@ impl World {
                 Err(_text) => config.with_value(&key, value).unwrap(),
             };
         }
+        let prefix = env.prefix().to_owned();
+        for (key, value) in [
+            ("stream", format!("{prefix}-community")),
+            ("subject", format!("{prefix}.community")),
+        ] {
+            let key = format!("community.nats.{key}");
+            config = config.with_value(&key, value).unwrap();
+        }
         env.config = change(config);
         let (host, tables) = serve(&env).await;
         Self {
@@ -82,6 +91,34 @@ impl World {
         Client::of(&self.host).await
     }
 
+    /// An API key that may do everything.
+    pub(crate) async fn key(&self) -> String {
+        let scopes = tasuki_community::SCOPES
+            .iter()
+            .map(|it| it.parse::<ScopeName>().unwrap());
+        let wanted = NewCredential::api_key("test", scopes.collect::<Vec<_>>()).unwrap();
+        let mut connection = self.env.db.pool.acquire().await.unwrap();
+        let credentials = Credentials::new(&self.tables.schema);
+        let made = credentials.create(&mut connection, &self.env.clock, &wanted);
+        made.await.unwrap().expose().to_owned()
+    }
+
+    /// Waits until a consumer has heard of everything.
+    pub(crate) async fn caught_up(&self, consumer: &str) {
+        eventually("the consumer has caught up", async || {
+            let behind = "SELECT (SELECT count(*) FROM cn_relay.events_outbox_pending)
+                + (SELECT last_seq FROM cn_relay.seqlogs WHERE log = 'events_outbox')
+                - (SELECT last_seq FROM cn_relay.consumer_offsets WHERE consumer = $1 AND state = 'FOLLOWING')";
+            let behind: Option<i64> = sqlx::query_scalar(behind)
+                .bind(consumer)
+                .fetch_one(&self.env.db.pool)
+                .await
+                .unwrap();
+            (behind == Some(0)).then_some(())
+        })
+        .await;
+    }
+
     pub(crate) async fn count(&self, sql: &'static str) -> i64 {
         sqlx::query_scalar(sql)
             .fetch_one(&self.env.db.pool)
@@ -94,7 +131,9 @@ async fn serve(env: &TestEnv) -> (TestHost, Tables) {
     let common = env.common().unwrap();
     let own = tasuki_community::config(&env.config).unwrap();
     let tables = tasuki_community::tables(&common, &own).unwrap();
-    let service = tasuki_community::service(&common, &own, &tables, &env.clock).unwrap();
+    let service = tasuki_community::service(&common, &own, &tables, &env.clock)
+        .await
+        .unwrap();
     (env.host(vec![service]).await.unwrap(), tables)
 }
 

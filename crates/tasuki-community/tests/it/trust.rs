@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use tasuki::seqlog::Consumers;
 use tasuki_testkit::eventually;
 
-use crate::search::key;
 use crate::support::{Client, World, event, id, note, now};
 
 const DAY: i64 = 86_400;
@@ -47,7 +46,7 @@ pub(crate) async fn counted(world: &World) {
 }
 
 pub(crate) async fn ask(world: &World, url: &str) -> Value {
-    let key = key(world).await;
+    let key = world.key().await;
     let answer = world.host.get_as(&key, url).await;
     assert_eq!(answer.status.as_u16(), 200, "{url}: {}", answer.text);
     answer.json()
@@ -336,7 +335,7 @@ async fn the_same_digits_as_a_key_and_as_an_id_are_no_poison() {
 #[tokio::test]
 async fn who_asks_wrongly_is_told_what_is_wrong() {
     let world = World::start().await;
-    let key = key(&world).await;
+    let key = world.key().await;
     let hex = "ab".repeat(32);
     for (url, words) in [
         ("risk".to_owned(), "subject"),

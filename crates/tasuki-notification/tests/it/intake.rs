@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use tasuki_contract::events::Message;
+use tasuki_contract::events::community::{self, CommunityEvent};
 use tasuki_contract::events::matchmaking::{EventType, MatchmakingEvent};
 use tasuki_contract::events::shop::{self, ShopEvent};
 use uuid::Uuid;
@@ -272,6 +273,60 @@ async fn who_buys_is_told_of_the_order_once() {
     world.counts(1, SENT).await;
     let about = "SELECT count(*) FROM notification.notifications
          WHERE user_id = 'ann' AND type = 'OrderCompleted'";
+    assert_eq!(world.count(about).await, 1);
+}
+
+#[tokio::test]
+async fn who_is_labelled_is_told_once() {
+    let world = World::with(|config| {
+        let prefix = config.text("notification.nats.stream").to_owned();
+        [
+            ("enabled", toml(true)),
+            ("stream", toml(format!("{prefix}-community"))),
+            ("subject", toml(format!("{prefix}.community"))),
+            ("durable", toml(format!("{prefix}-community"))),
+            (
+                "advisory.stream",
+                toml(format!("{prefix}-community-given-up")),
+            ),
+            (
+                "terminated-advisory.stream",
+                toml(format!("{prefix}-community-refused")),
+            ),
+        ]
+        .into_iter()
+        .fold(config, |config, (key, value)| {
+            config
+                .with_value(&format!("notification.community-nats.{key}"), value)
+                .unwrap()
+        })
+    })
+    .await;
+    let event = CommunityEvent {
+        event_id: Uuid::from_bytes([7; 16]).to_string(),
+        event_type: community::EventType::ContentLabelled.into(),
+        occurred_at: "2026-11-16T09:00:00Z".to_owned(),
+        user_id: "ann".to_owned(),
+        label: "spam".to_owned(),
+        confidence: 0.8,
+        correlation_id: Uuid::from_bytes([8; 16]).to_string(),
+        ..CommunityEvent::default()
+    };
+    let subject = format!("{}.community", world.stream());
+    for _ in 0..2 {
+        tasuki_testkit::eventually("it is published", async || {
+            let payload = event.encode_to_vec().into();
+            let sent = world.jetstream.publish(subject.clone(), payload);
+            sent.await.ok()?.await.ok()
+        })
+        .await;
+    }
+    world
+        .counts(1, "SELECT count(*) FROM notification.processed_events")
+        .await;
+    world.counts(1, SENT).await;
+    let about = "SELECT count(*) FROM notification.notifications
+         WHERE user_id = 'ann' AND type = 'ContentLabelled'";
     assert_eq!(world.count(about).await, 1);
 }
 

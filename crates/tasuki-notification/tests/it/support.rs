@@ -218,7 +218,7 @@ pub(crate) async fn prepared(change: impl FnOnce(Config) -> Config) -> TestEnv {
             .with_value(&format!("notification.{key}"), value)
             .unwrap();
     }
-    for other in ["matchmaking-nats", "shop-nats"] {
+    for other in ["matchmaking-nats", "shop-nats", "community-nats"] {
         config = config
             .with_value(&format!("notification.{other}.enabled"), false)
             .unwrap();

@@ -124,3 +124,67 @@ async fn a_consumer_is_listed_set_back_and_rebuilt() {
         .await
         .is_refused(1, &["nobody"]);
 }
+
+#[tokio::test]
+async fn what_an_operator_labels_is_told_to_its_author() {
+    let world = World::new();
+    let up = world.up().await;
+    let keys = asked(&world, &["keys"]).await;
+    let key = keys["moderation"].as_str().unwrap();
+    assert_eq!((key.len(), keys.as_object().unwrap().len()), (64, 3));
+
+    let author = "ab".repeat(32);
+    let target = format!("pubkey:{author}");
+    let add = ["label", "add", &target, "--label", "spam", "--for", "1d"];
+    let why = ["--topic", "run", "--reason", "nothing but spam"];
+    let given = asked(&world, &[&add[..], &why].concat()).await;
+    let label = &given["labels"][0];
+    assert_eq!(
+        (&label["actor"], &label["active"]),
+        (&json!("cli:ann"), &json!(true))
+    );
+    let inbox = up.env.get("NOTIFICATION_URL");
+    let inbox = format!("{inbox}/debug/notification/inbox/{author}");
+    let told = async |what: &str| {
+        eventually_within(Duration::from_secs(60), "the author is told", async || {
+            let request = reqwest::Client::new()
+                .get(&inbox)
+                .bearer_auth(up.env.get("OPERATOR_TOKEN"));
+            let inbox: Value = request.send().await.unwrap().json().await.unwrap();
+            let all = inbox["notifications"].as_array()?;
+            all.iter().any(|it| it["type"] == what).then_some(())
+        })
+        .await;
+    };
+    told("ContentLabelled").await;
+    let again = relay(&world, &[&add[..], &why].concat()).await;
+    again.is_refused(1, &["the target has this label already"]);
+    let id = label["label_id"].as_str().unwrap();
+    let withdraw = ["label", "withdraw", id, "--reason", "mistaken"];
+    assert!(relay(&world, &withdraw).await.ok().contains("withdrawn"));
+    told("LabelWithdrawn").await;
+    assert_eq!(relay(&world, &["label", "list"]).await.ok(), "no labels\n");
+
+    let add = [
+        "rule",
+        "add",
+        "--keyword",
+        "buy",
+        "--label",
+        "spam",
+        "--for",
+        "30d",
+    ];
+    let opened = asked(
+        &world,
+        &[&add[..], &["--tag", "client=bot", "--reason", "x"]].concat(),
+    )
+    .await;
+    let rule = &opened["rules"][0];
+    assert_eq!(rule["rule"]["tags"], json!([["client", "bot"]]));
+    let id = rule["rule_id"].as_str().unwrap();
+    let close = ["rule", "close", id, "--reason", "x"];
+    assert!(relay(&world, &close).await.ok().contains("spam"));
+    let none = "no rules: nothing is labelled by itself\n";
+    assert_eq!(relay(&world, &["rule", "list"]).await.ok(), none);
+}

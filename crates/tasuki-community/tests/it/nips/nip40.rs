@@ -4,7 +4,6 @@ use nostr::Keys;
 use serde_json::json;
 use tasuki_testkit::eventually;
 
-use crate::search::caught_up;
 use crate::support::{World, event, id, now};
 
 #[tokio::test]
@@ -27,7 +26,7 @@ async fn what_has_expired_is_in_no_answer_before_and_after_it_is_put_away() {
     }
     let lasting = event(&keys, 1, now() - 2, &[], "word");
     client.store(&lasting).await;
-    caught_up(&world).await;
+    world.caught_up("index-v1").await;
     let ids: Vec<_> = events.iter().map(id).collect();
     let filters = [
         json!({"ids": ids}),

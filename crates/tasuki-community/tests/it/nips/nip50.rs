@@ -3,7 +3,6 @@
 use nostr::Keys;
 use serde_json::{Value, json};
 
-use crate::search::caught_up;
 use crate::support::{World, event, id, now};
 
 #[tokio::test]
@@ -20,7 +19,7 @@ async fn a_search_is_one_condition_among_others_and_unknown_extensions_are_none(
     for event in &made {
         client.store(event).await;
     }
-    caught_up(&world).await;
+    world.caught_up("index-v1").await;
     let first = id(&made[0]);
     for (filters, found) in [
         (vec![json!({"search": "orange"})], &[0, 1, 3][..]),

@@ -39,10 +39,10 @@ type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// The relays that serve at the moment.
 #[derive(Clone, Default)]
-struct Known(Arc<Mutex<Vec<String>>>, Arc<AtomicU64>);
+pub(super) struct Known(Arc<Mutex<Vec<String>>>, Arc<AtomicU64>);
 
 impl Known {
-    fn are(&self, nodes: &[&Node]) {
+    pub(super) fn are(&self, nodes: &[&Node]) {
         let urls = nodes.iter().filter_map(|node| node.api);
         let urls = urls.map(|api| format!("ws://{api}/")).collect();
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = urls;
@@ -67,7 +67,7 @@ impl Known {
 }
 
 /// Publishes one event after the other until told to stop, each until somebody says OK: the ids.
-async fn publish(known: Known, stop: Arc<AtomicBool>) -> BTreeSet<String> {
+pub(super) async fn publish(known: Known, stop: Arc<AtomicBool>) -> BTreeSet<String> {
     let (keys, mut answered) = (Keys::generate(), BTreeSet::new());
     let (mut socket, mut news) = (None, 0);
     while !stop.load(Ordering::SeqCst) {
@@ -225,7 +225,7 @@ async fn all_is_there(platform: &Platform, answered: &BTreeSet<String>) {
     clippy::disallowed_methods,
     reason = "the test awaits it, or aborts it"
 )]
-fn spawn<F>(work: F) -> tokio::task::JoinHandle<F::Output>
+pub(super) fn spawn<F>(work: F) -> tokio::task::JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {

@@ -7,6 +7,7 @@ mod community;
 mod crash;
 mod database;
 mod follow;
+mod labelling;
 mod load;
 mod processes;
 mod promises;
@@ -76,7 +77,7 @@ impl Platform {
         let through = stack.postgres.url_via(&proxy, "platform");
         let (nats, redis) = (stack.nats.url(), stack.redis.url());
         let max_attempts = MAX_ATTEMPTS.to_string();
-        let settings: [(&str, &str); 17] = [
+        let settings: [(&str, &str); 18] = [
             ("TASUKI_PLATFORM__MODE", "development"),
             ("TASUKI_DATABASE__URL", &through),
             ("TASUKI_DATABASE__ACQUIRE_TIMEOUT", "1s"),
@@ -88,6 +89,7 @@ impl Platform {
             ("TASUKI_NOTIFICATION__SWEEP__INTERVAL", "1s"),
             ("TASUKI_NOTIFICATION__MATCHMAKING_NATS__ENABLED", "false"),
             ("TASUKI_NOTIFICATION__SHOP_NATS__ENABLED", "false"),
+            ("TASUKI_NOTIFICATION__COMMUNITY_NATS__ENABLED", "false"),
             ("TASUKI_NOTIFICATION__DELIVERY__MAX_ATTEMPTS", &max_attempts),
             ("TASUKI_NOTIFICATION__DELIVERY__BACKOFF_BASE", "50ms"),
             ("TASUKI_NOTIFICATION__DELIVERY__BACKOFF_MIN", "20ms"),
