@@ -75,25 +75,7 @@ impl Desk {
     async fn show(mut self, name: &str, json: bool) -> anyhow::Result<ExitCode> {
         let story = self.find(name).await?;
         if json {
-            let mut shown = consumer_json(&story.consumer);
-            let set_aside = story.set_aside.iter().map(|it| {
-                let entry: Value = serde_json::from_str(&it.entry).unwrap_or_default();
-                json!({
-                    "id": it.id, "seq": it.seq, "entry": entry, "status": it.status,
-                    "attempts": it.attempts,
-                })
-            });
-            let trail = story.trail.iter().map(|it| {
-                json!({
-                    "action": it.action, "from_seq": it.from_seq, "to_seq": it.to_seq,
-                    "actor": it.actor, "reason": it.reason, "at": time(it.acted_at),
-                })
-            });
-            if let Some(fields) = shown.as_object_mut() {
-                fields.insert("set_aside".to_owned(), set_aside.collect());
-                fields.insert("trail".to_owned(), trail.collect());
-            }
-            say_json(&shown)?;
+            say_json(&story_json(&story))?;
             return Ok(ExitCode::SUCCESS);
         }
         let header = ["NAME", "LOG", "STATE", "AT", "BEHIND", "MOVED", "ACTIVE AT"];
@@ -216,6 +198,28 @@ fn consumer_json(it: &Consumer) -> Value {
             "retry_at": trouble.retry_at.map(time), "error": trouble.error,
         })),
     })
+}
+
+fn story_json(story: &Story) -> Value {
+    let mut shown = consumer_json(&story.consumer);
+    let set_aside = story.set_aside.iter().map(|it| {
+        let entry: Value = serde_json::from_str(&it.entry).unwrap_or_default();
+        json!({
+            "id": it.id, "seq": it.seq, "entry": entry, "status": it.status,
+            "attempts": it.attempts,
+        })
+    });
+    let trail = story.trail.iter().map(|it| {
+        json!({
+            "action": it.action, "from_seq": it.from_seq, "to_seq": it.to_seq,
+            "actor": it.actor, "reason": it.reason, "at": time(it.acted_at),
+        })
+    });
+    if let Some(fields) = shown.as_object_mut() {
+        fields.insert("set_aside".to_owned(), set_aside.collect());
+        fields.insert("trail".to_owned(), trail.collect());
+    }
+    shown
 }
 
 fn told(trouble: &Trouble) -> String {

@@ -13,6 +13,7 @@ use tasuki_testkit::{TestEnv, TestHost, eventually};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
@@ -143,6 +144,15 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// One that a proxy calls for; the relay must trust it.
+    pub(crate) async fn from(host: &TestHost, address: &str) -> Self {
+        let mut request = format!("ws://{}/", host.api).into_client_request().unwrap();
+        let address = address.parse().unwrap();
+        request.headers_mut().insert("x-forwarded-for", address);
+        let (socket, _) = connect_async(request).await.unwrap();
+        Self { socket }
+    }
+
     pub(crate) async fn of(host: &TestHost) -> Self {
         let (socket, _) = connect_async(format!("ws://{}/", host.api)).await.unwrap();
         Self { socket }

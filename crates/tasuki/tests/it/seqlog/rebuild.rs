@@ -241,6 +241,25 @@ async fn a_rebuild_reaches_a_running_consumer_and_one_without_a_way_to_it_says_s
     .await;
 }
 
+/// Another instance of the one that is filled, which the server knows as `second`.
+async fn never_active(bench: &Bench, world: &World) -> Follower<Copies> {
+    let options = bench.pool().connect_options().as_ref().clone();
+    let pool = PgPool::connect_with(options.application_name("second")).await;
+    let handler = bench.copies("fresh", world);
+    Follower::new(&bench.log, "words-v2", &pool.unwrap(), handler)
+}
+
+async fn asks_again(bench: &Bench, second: &impl Worker) {
+    eventually("it has asked since the switch", async || {
+        second.tick().await.unwrap();
+        let asked = "SELECT count(*) FROM pg_stat_activity
+            WHERE application_name = 'second'
+                AND query_start > (SELECT rebuilt_at FROM app.consumer_offsets)";
+        (bench.number(asked).await >= 1).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_store_that_is_filled_and_followed_beside_the_old_one_takes_its_place() {
     let bench = Bench::with_source().await;
@@ -275,10 +294,7 @@ async fn a_store_that_is_filled_and_followed_beside_the_old_one_takes_its_place(
     assert_eq!(bench.copy_differs("fresh").await, 0);
     bench.set_aside_by_hand("words-v2", 4).await;
     // Never active until now, and asks again after it is gone.
-    let options = bench.pool().connect_options().as_ref().clone();
-    let pool = PgPool::connect_with(options.application_name("second")).await;
-    let handler = bench.copies("fresh", &world);
-    let second = Follower::new(&bench.log, "words-v2", &pool.unwrap(), handler);
+    let second = never_active(&bench, &world).await;
     assert_eq!(second.tick().await.unwrap(), Tick::Idle);
 
     let mut tx = bench.pool().begin().await.unwrap();
@@ -297,14 +313,7 @@ async fn a_store_that_is_filled_and_followed_beside_the_old_one_takes_its_place(
     for _ in 0..2 {
         let _tick = fresh.tick().await;
     }
-    eventually("the second one has asked again", async || {
-        second.tick().await.unwrap();
-        let asked = "SELECT count(*) FROM pg_stat_activity
-            WHERE application_name = 'second'
-                AND query_start > (SELECT rebuilt_at FROM app.consumer_offsets)";
-        (bench.number(asked).await >= 1).then_some(())
-    })
-    .await;
+    asks_again(&bench, &second).await;
     let names = consumers.list(&mut db).await.unwrap();
     let names: Vec<_> = names
         .iter()
