@@ -117,7 +117,7 @@ async fn sent_over(world: &World, channel: &str) -> Uuid {
 async fn world_of_u(config: impl FnOnce(Config) -> Config) -> (World, Vec<Ask>) {
     let world = lenient_with(config).await;
     let (_receiver, address) = Receiver::start(&[]).await;
-    let endpoint = register(&world, address).await;
+    let endpoint = &register(&world, address).await;
     world.prefer("u", &["in-app", "webhook"]).await;
     world.tell(&granted("u", "s", 1)).await;
     let sent = "SELECT count(*) FROM notification.notifications_sent";
