@@ -2,78 +2,111 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use tasuki::admin::{Admin, Found, OutboxStats, Place};
 use tasuki::dlq::{Filter, LetterId};
 use tasuki_contract::timestamp;
+use tasuki_service::service::Tables;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::args::{Outbox, Source};
 use crate::output::{say, say_json, table};
-use crate::platform::{self, Name, Platform};
+use crate::platform::{self, Platform, Publisher};
 use crate::sum::Sum;
 
-/// Services that publish through an outbox.
-const PUBLISHERS: [Name; 3] = [Name::Entitlement, Name::Shop, Name::Community];
 /// The table of events that wait or are dead.
 const EVENTS: &str = "outbox_events";
 
 pub(crate) async fn run(source: &Source, command: &Outbox, json: bool) -> anyhow::Result<ExitCode> {
     let platform = platform::of_running(source)?;
     match command {
-        Outbox::List => list(&platform, json).await,
+        Outbox::List {
+            waiting: true,
+            limit,
+        } => waiting(&platform, *limit, json).await,
+        Outbox::List { .. } => list(&platform, json).await,
         Outbox::Show { event } => show(&platform, *event, json).await,
         Outbox::Retry { events, .. } => retry(&platform, events, json).await,
-        Outbox::Cleanup { older_than } => {
-            let (tables, upkeep) = platform.upkeep()?;
-            tables
-                .database
-                .wait(platform.common.database.connect_timeout)
-                .await?;
-            let cleaned = upkeep.cleanup("outbox_published", *older_than).await?;
-            if json {
-                say_json(&json!({
-                    "partitions": cleaned.partitions, "rows": cleaned.rows,
-                    "postponed": cleaned.postponed,
-                }))?;
-            } else {
-                let (partitions, rows) = (cleaned.partitions, cleaned.rows);
-                say(format_args!(
-                    "removed {rows} rows and {partitions} whole partitions"
-                ));
-                if cleaned.postponed {
-                    say("some are in use at the moment: ask again later");
-                }
-            }
-            Ok(ExitCode::SUCCESS)
+        Outbox::Cleanup { older_than } => cleanup(&platform, *older_than, json).await,
+        Outbox::Reconcile => reconcile(&platform, json).await,
+    }
+}
+
+/// Removes what was published and is old, service by service.
+async fn cleanup(
+    platform: &Platform,
+    older_than: std::time::Duration,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    let mut told = Vec::new();
+    for publisher in Publisher::ALL {
+        let service = publisher.as_str();
+        let (tables, upkeep) = platform.upkeep(publisher)?;
+        reached(platform, &tables).await?;
+        let cleaned = upkeep.cleanup("outbox_published", older_than).await;
+        let cleaned = cleaned.with_context(|| format!("the outbox of {service}"))?;
+        let (partitions, rows) = (cleaned.partitions, cleaned.rows);
+        if json {
+            told.push(json!({
+                "service": service, "partitions": partitions, "rows": rows,
+                "postponed": cleaned.postponed,
+            }));
+            continue;
         }
-        Outbox::Reconcile => {
-            platform.reconcile().await?;
-            if json {
-                say_json(&json!({ "reconciled": true }))?;
-            } else {
-                say(
-                    "what the broker lost waits to be published again; `tasuki outbox list` shows it",
-                );
-            }
-            Ok(ExitCode::SUCCESS)
+        say(format_args!(
+            "{service}: removed {rows} rows and {partitions} whole partitions"
+        ));
+        if cleaned.postponed {
+            say(format_args!(
+                "{service}: some are in use at the moment: ask again later"
+            ));
         }
     }
+    if json {
+        say_json(&told)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sends again what the broker lost, service by service.
+async fn reconcile(platform: &Platform, json: bool) -> anyhow::Result<ExitCode> {
+    let mut told = Vec::new();
+    for publisher in Publisher::ALL {
+        let service = publisher.as_str();
+        let sent = platform.reconcile(publisher).await;
+        let sent = sent.with_context(|| format!("the outbox of {service}"))?;
+        if json {
+            told.push(json!({ "service": service, "sent_again": sent }));
+        } else {
+            say(format_args!(
+                "{service}: the broker had lost {sent} events; they wait to be published again"
+            ));
+        }
+    }
+    if json {
+        say_json(&told)?;
+    } else {
+        say("what running services have found by themselves is not counted");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until the database of these tables answers.
+async fn reached(platform: &Platform, tables: &Tables) -> anyhow::Result<()> {
+    let patience = platform.common.database.connect_timeout;
+    Ok(tables.database.wait(patience).await?)
 }
 
 async fn list(platform: &Platform, json: bool) -> anyhow::Result<ExitCode> {
     let mut rows = Vec::new();
-    for name in PUBLISHERS {
-        let tables = platform.tables_of(name)?;
-        tables
-            .database
-            .wait(platform.common.database.connect_timeout)
-            .await?;
+    for publisher in Publisher::ALL {
+        let tables = platform.tables_of(publisher.name())?;
+        reached(platform, &tables).await?;
         let mut connection = tables.database.workers.acquire().await?;
         let stats = Admin::new(&tables.schema).outbox(&mut connection).await?;
-        rows.push((name.as_str(), stats));
+        rows.push((publisher.as_str(), stats));
     }
     if json {
         let rows: Vec<_> = rows
@@ -110,6 +143,56 @@ async fn list(platform: &Platform, json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The events that wait, one by one.
+async fn waiting(platform: &Platform, limit: u32, json: bool) -> anyhow::Result<ExitCode> {
+    let mut rows = Vec::new();
+    for publisher in Publisher::ALL {
+        let tables = platform.tables_of(publisher.name())?;
+        reached(platform, &tables).await?;
+        let mut connection = tables.database.workers.acquire().await?;
+        let admin = Admin::new(&tables.schema);
+        let waiting = admin.waiting(&mut connection, limit).await?;
+        rows.extend(waiting.into_iter().map(|found| (publisher.as_str(), found)));
+    }
+    if json {
+        let rows = rows.iter().map(|(service, found)| {
+            let (place, detail) = place(&found.place);
+            found_json(service, found, place, &detail)
+        });
+        say_json(&rows.collect::<Vec<_>>())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if rows.is_empty() {
+        say("nothing waits");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let header = [
+        "EVENT",
+        "SERVICE",
+        "TYPE",
+        "ABOUT",
+        "ENQUEUED",
+        "FAILED",
+        "WHERE",
+        "LAST ERROR",
+    ];
+    let rows = rows.into_iter().map(|(service, found)| {
+        let (place, detail) = place(&found.place);
+        vec![
+            found.id.to_string(),
+            service.to_owned(),
+            found.kind.unwrap_or_default(),
+            found.queue.unwrap_or_default(),
+            found.created_at.map(time).unwrap_or_default(),
+            found.attempts.unwrap_or(0).to_string(),
+            format!("{place} {detail}"),
+            found.last_error.unwrap_or_default(),
+        ]
+    });
+    say(table(&header, rows));
+    Ok(ExitCode::SUCCESS)
+}
+
 fn stats_json(name: &str, stats: &OutboxStats) -> Value {
     json!({
         "service": name,
@@ -126,12 +209,9 @@ fn stats_json(name: &str, stats: &OutboxStats) -> Value {
 }
 
 async fn show(platform: &Platform, event: Uuid, json: bool) -> anyhow::Result<ExitCode> {
-    for name in PUBLISHERS {
-        let tables = platform.tables_of(name)?;
-        tables
-            .database
-            .wait(platform.common.database.connect_timeout)
-            .await?;
+    for publisher in Publisher::ALL {
+        let tables = platform.tables_of(publisher.name())?;
+        reached(platform, &tables).await?;
         let mut connection = tables.database.workers.acquire().await?;
         let found = Admin::new(&tables.schema)
             .event(&mut connection, event)
@@ -139,12 +219,12 @@ async fn show(platform: &Platform, event: Uuid, json: bool) -> anyhow::Result<Ex
         let Some(found) = found else { continue };
         let (place, detail) = place(&found.place);
         if json {
-            say_json(&found_json(name.as_str(), &found, place, &detail))?;
+            say_json(&found_json(publisher.as_str(), &found, place, &detail))?;
         } else {
             let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
             let rows = [
                 ("event", event.to_string()),
-                ("service", name.as_str().to_owned()),
+                ("service", publisher.as_str().to_owned()),
                 ("type", text(&found.kind)),
                 ("about", text(&found.queue)),
                 ("enqueued", found.created_at.map(time).unwrap_or_default()),
@@ -203,14 +283,11 @@ pub(crate) fn place(place: &Place) -> (&'static str, String) {
 async fn retry(platform: &Platform, events: &[Uuid], json: bool) -> anyhow::Result<ExitCode> {
     let mut sum = Sum::default();
     let mut unknown = events.to_vec();
-    for name in PUBLISHERS {
-        let Some((tables, letters)) = platform.letters_of(name)? else {
+    for publisher in Publisher::ALL {
+        let Some((tables, letters)) = platform.letters_of(publisher.name())? else {
             continue;
         };
-        tables
-            .database
-            .wait(platform.common.database.connect_timeout)
-            .await?;
+        reached(platform, &tables).await?;
         let mut filter = Filter {
             source: Some(EVENTS.to_owned()),
             ..Filter::default()
@@ -232,7 +309,7 @@ async fn retry(platform: &Platform, events: &[Uuid], json: bool) -> anyhow::Resu
 /// The letters of those events that are dead here; says of the others that are known here where
 /// they are. What is left in `events` is not known here.
 async fn letters_of_events(
-    tables: &tasuki_service::service::Tables,
+    tables: &Tables,
     events: &mut Vec<Uuid>,
     sum: &mut Sum,
 ) -> anyhow::Result<Vec<LetterId>> {

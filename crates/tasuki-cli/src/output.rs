@@ -33,6 +33,26 @@ pub(crate) fn say_json(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A list in JSON that is written as it is read, however long it is.
+#[derive(Debug, Default)]
+pub(crate) struct JsonList {
+    has_begun: bool,
+}
+
+impl JsonList {
+    pub(crate) fn push(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
+        let before = if self.has_begun { ",\n" } else { "[\n" };
+        self.has_begun = true;
+        let text = serde_json::to_string_pretty(value)?.replace('\n', "\n  ");
+        write!(anstream::stdout(), "{before}  {text}").unwrap_or_default();
+        Ok(())
+    }
+
+    pub(crate) fn end(self) {
+        say(if self.has_begun { "\n]" } else { "[]" });
+    }
+}
+
 /// Says in one line what failed.
 pub(crate) fn failed(code: u8, error: &anyhow::Error) -> ExitCode {
     note(format_args!(

@@ -68,6 +68,30 @@ impl Name {
     }
 }
 
+/// The services that publish through an outbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Publisher {
+    Entitlement,
+    Shop,
+    Community,
+}
+
+impl Publisher {
+    pub(crate) const ALL: [Self; 3] = [Self::Entitlement, Self::Shop, Self::Community];
+
+    pub(crate) const fn name(self) -> Name {
+        match self {
+            Self::Entitlement => Name::Entitlement,
+            Self::Shop => Name::Shop,
+            Self::Community => Name::Community,
+        }
+    }
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        self.name().as_str()
+    }
+}
+
 /// `[stack]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -216,23 +240,46 @@ impl Platform {
         Ok(tasuki_notification::aside(common, &self.notification, &tables, clock).await?)
     }
 
-    /// Compares what entitlement has published with what the broker holds.
-    pub(crate) async fn reconcile(&self) -> anyhow::Result<()> {
-        let tables = self.tables_of(Name::Entitlement)?;
-        let done = tasuki_entitlement::reconcile(&self.common, &self.entitlement, &tables).await;
-        done.map_err(|error| anyhow::anyhow!(error))
+    /// Compares what a service has published with what the broker holds; says how much of it is
+    /// sent again.
+    pub(crate) async fn reconcile(&self, publisher: Publisher) -> anyhow::Result<u64> {
+        let tables = self.tables_of(publisher.name())?;
+        let common = &self.common;
+        let sent = match publisher {
+            Publisher::Entitlement => {
+                tasuki_entitlement::reconcile(common, &self.entitlement, &tables).await
+            }
+            Publisher::Shop => tasuki_shop::reconcile(common, &self.shop, &tables).await,
+            Publisher::Community => {
+                tasuki_community::reconcile(common, &self.community, &tables).await
+            }
+        };
+        sent.map_err(|error| anyhow::anyhow!(error))
     }
 
-    /// How long events that were published are kept.
-    pub(crate) fn published_ttl(&self) -> std::time::Duration {
-        self.entitlement.outbox.published_ttl
+    /// For how long a service keeps the events that it has published.
+    pub(crate) const fn published_ttl(&self, publisher: Publisher) -> std::time::Duration {
+        match publisher {
+            Publisher::Entitlement => self.entitlement.outbox.published_ttl,
+            Publisher::Shop => self.shop.outbox.published_ttl,
+            Publisher::Community => self.community.outbox.published_ttl,
+        }
     }
 
-    /// What keeps entitlement's tables small.
-    pub(crate) fn upkeep(&self) -> anyhow::Result<(Tables, Upkeep)> {
-        let tables = self.tables_of(Name::Entitlement)?;
-        let upkeep = tasuki_entitlement::upkeep(&self.entitlement, &tables)?;
+    /// What keeps the tables of a service small.
+    pub(crate) fn upkeep(&self, publisher: Publisher) -> anyhow::Result<(Tables, Upkeep)> {
+        let tables = self.tables_of(publisher.name())?;
+        let upkeep = match publisher {
+            Publisher::Entitlement => tasuki_entitlement::upkeep(&self.entitlement, &tables)?,
+            Publisher::Shop => tasuki_shop::upkeep(&self.shop, &tables)?,
+            Publisher::Community => tasuki_community::upkeep(&self.community, &tables)?,
+        };
         Ok((tables, upkeep))
+    }
+
+    /// Whether notification hears of orders.
+    pub(crate) const fn tells_of_orders(&self) -> bool {
+        self.notification.shop_nats.enabled
     }
 
     /// The limits that clients of the relay have, by name.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use crate::output::{say, say_json};
+use crate::output::{note, say, say_json};
 
 #[derive(Debug, Default)]
 pub(crate) struct Sum {
@@ -37,6 +37,18 @@ impl Sum {
                 say(line);
             }
         }
-        Ok(ExitCode::from(u8::from(!self.not.is_empty())))
+        Ok(self.code())
+    }
+
+    /// Says why nothing was done about the rest, beside the answer.
+    pub(crate) fn note(&self) {
+        for line in self.already.iter().chain(&self.not) {
+            note(line);
+        }
+    }
+
+    /// Failed, if something could not be helped.
+    pub(crate) fn code(&self) -> ExitCode {
+        ExitCode::from(u8::from(!self.not.is_empty()))
     }
 }

@@ -33,9 +33,10 @@ use std::sync::Arc;
 use sqlx::PgPool;
 use tasuki::batch::{Batcher, Options};
 use tasuki::bus::{NatsBus, StreamSpec};
-use tasuki::outbox::Outbox;
+use tasuki::outbox::{Outbox, Reconciler};
 use tasuki::seqlog::Log;
-use tasuki::{Clock, idempotency};
+use tasuki::upkeep::{self, Upkeep};
+use tasuki::{Clock, idempotency, worker};
 use tasuki_service::config::{Common, Error as ConfigError};
 use tasuki_service::database::beside;
 use tasuki_service::nats::{Nats, stream_check};
@@ -182,6 +183,30 @@ pub async fn service(
     };
     let staffed = staff.add(service);
     staffed.map_err(|error| ConfigError::invalid("community.retention", &error))
+}
+
+/// Compares what was published with what the broker holds, once; says how much of it is sent again.
+///
+/// # Errors
+/// When the broker or the database can't be asked.
+pub async fn reconcile(
+    common: &Common,
+    own: &Community,
+    tables: &Tables,
+) -> Result<u64, worker::Error> {
+    let stream = own.nats.spec(common.nats.replicas);
+    let bus = bus(common, &stream).await?;
+    let (outbox, pool) = (Outbox::new(&tables.schema), tables.database.workers.clone());
+    let reconciler = Reconciler::new("community.reconcile", &outbox, bus, pool, vec![stream]);
+    reconciler.verify().await
+}
+
+/// What keeps its tables small, for who wants something removed now.
+///
+/// # Errors
+/// When a setting is out of range.
+pub fn upkeep(own: &Community, tables: &Tables) -> Result<Upkeep, upkeep::Error> {
+    workers::upkeep(own, tables, &log::log(&tables.schema))
 }
 
 async fn bus(common: &Common, stream: &StreamSpec) -> Result<Arc<NatsBus>, ConfigError> {

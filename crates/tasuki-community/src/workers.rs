@@ -109,7 +109,7 @@ impl Staff<'_> {
             .worker(lapse)
             .worker(self.index(&pool))
             .worker(self.trust(&pool))
-            .worker(self.upkeep()?))
+            .worker(upkeep(self.own, self.tables, self.log)?))
     }
 
     /// Tells the rest of the platform. A broker that is away keeps nobody from the relay.
@@ -206,28 +206,27 @@ impl Staff<'_> {
             is_topic_told: self.own.topics.mode == TopicMode::Required,
         })
     }
+}
 
-    /// Events are hidden, and the log told of it, a week before their partition is dropped: so long may
-    /// nobody have been at work.
-    fn upkeep(&self) -> Result<Upkeep, upkeep::Error> {
-        let retention = &self.own.retention;
-        let events = DAY * (u32::from(retention.events_days) + 7);
-        let deletions = DAY * u32::from(retention.deletions_days);
-        let pool = self.tables.database.workers.clone();
-        Upkeep::new(pool, &self.tables.schema)
-            .partitioned(Partitioned::by_time("events", "ingested_at").keep(events))?
-            .partitioned(Partitioned::by_time("event_tags", "ingested_at").keep(events))?
-            .partitioned(
-                Partitioned::by_time("event_dedupe", "ingested_at")
-                    .monthly()
-                    .keep(deletions),
-            )?
-            .partitioned(self.log.retention().keep(DAY * retention.log_days.into()))?
-            .partitioned(
-                Partitioned::by_time("outbox_published", "published_at")
-                    .width(Duration::from_secs(60 * 60))
-                    .keep(self.own.outbox.published_ttl),
-            )?
-            .expiring(Expiring::new("tombstones", "recorded_at").keep(deletions))
-    }
+/// Events are hidden, and the log told of it, a week before their partition is dropped: so long may nobody
+/// have been at work.
+pub(crate) fn upkeep(own: &Community, tables: &Tables, log: &Log) -> Result<Upkeep, upkeep::Error> {
+    let retention = &own.retention;
+    let events = DAY * (u32::from(retention.events_days) + 7);
+    let deletions = DAY * u32::from(retention.deletions_days);
+    Upkeep::new(tables.database.workers.clone(), &tables.schema)
+        .partitioned(Partitioned::by_time("events", "ingested_at").keep(events))?
+        .partitioned(Partitioned::by_time("event_tags", "ingested_at").keep(events))?
+        .partitioned(
+            Partitioned::by_time("event_dedupe", "ingested_at")
+                .monthly()
+                .keep(deletions),
+        )?
+        .partitioned(log.retention().keep(DAY * retention.log_days.into()))?
+        .partitioned(
+            Partitioned::by_time("outbox_published", "published_at")
+                .width(Duration::from_secs(60 * 60))
+                .keep(own.outbox.published_ttl),
+        )?
+        .expiring(Expiring::new("tombstones", "recorded_at").keep(deletions))
 }

@@ -30,7 +30,7 @@ use tasuki::Clock;
 use tasuki::batch::{Batcher, Options};
 use tasuki::bus::NatsBus;
 use tasuki::idempotency::Keys;
-use tasuki::outbox::{Outbox, Reconciler, Suspicion};
+use tasuki::outbox::{Outbox, Reconciler};
 use tasuki::upkeep::{self, Upkeep};
 use tasuki::worker;
 use tasuki_service::config::{Common, Error as ConfigError};
@@ -129,7 +129,8 @@ pub async fn service(
     added.map_err(|error| ConfigError::invalid("entitlement.retention", &error))
 }
 
-/// Compares what was published with what the broker holds, once, and publishes again what it lost.
+/// Compares what was published with what the broker holds, once, and publishes again what it lost:
+/// says how many events that were.
 ///
 /// # Errors
 /// When the database or the broker can't be asked.
@@ -137,16 +138,13 @@ pub async fn reconcile(
     common: &Common,
     own: &Entitlement,
     tables: &Tables,
-) -> Result<(), worker::Error> {
+) -> Result<u64, worker::Error> {
     let stream = own.nats.spec(common.nats.replicas);
     let client = Nats::new(&common.nats)?.connect("tasuki-reconcile").await?;
     let bus = Arc::new(NatsBus::new(client).with_stream(stream.clone()));
-    let suspicion = Suspicion::default();
-    suspicion.raise();
     let (outbox, pool) = (Outbox::new(&tables.schema), tables.database.workers.clone());
     let reconciler = Reconciler::new("entitlement.reconcile", &outbox, bus, pool, vec![stream]);
-    worker::drain(&reconciler.suspecting(suspicion)).await?;
-    Ok(())
+    reconciler.verify().await
 }
 
 /// What keeps its tables small, for who wants something removed now.

@@ -28,6 +28,7 @@ mod parts;
 mod payments;
 mod queries;
 mod store;
+pub mod told;
 mod transfer;
 mod unread;
 pub mod verify;
@@ -43,9 +44,11 @@ use tasuki::bus::NatsBus;
 use tasuki::choreography::Choreography;
 use tasuki::idempotency::Keys;
 use tasuki::jobs::Jobs;
-use tasuki::outbox::Outbox;
+use tasuki::outbox::{Outbox, Reconciler};
 use tasuki::saga::{Engine, Registry, Sagas, Settings};
 use tasuki::twopc::{Coordinator, Database};
+use tasuki::upkeep::{self, Upkeep};
+use tasuki::worker;
 use tasuki_service::auth::tokens::{KeyRing, Signer};
 use tasuki_service::config::{Common, Error as ConfigError, Mode, ServiceDatabase};
 use tasuki_service::database::beside;
@@ -194,6 +197,28 @@ pub async fn service(
         service = service.needs(warehouse.check());
     }
     staff.add(service).map_err(|error| invalid(&error))
+}
+
+/// Compares what was published with what the broker holds, once, and publishes again what it lost:
+/// says how many events that were.
+///
+/// # Errors
+/// When the database or the broker can't be asked.
+pub async fn reconcile(common: &Common, own: &Shop, tables: &Tables) -> Result<u64, worker::Error> {
+    let stream = own.nats.spec(common.nats.replicas);
+    let client = Nats::new(&common.nats)?.connect("tasuki-reconcile").await?;
+    let bus = Arc::new(NatsBus::new(client).with_stream(stream.clone()));
+    let (outbox, pool) = (Outbox::new(&tables.schema), tables.database.workers.clone());
+    let reconciler = Reconciler::new("shop.reconcile", &outbox, bus, pool, vec![stream]);
+    reconciler.verify().await
+}
+
+/// What keeps its tables small, for who wants something removed now.
+///
+/// # Errors
+/// When a setting is out of range.
+pub fn upkeep(own: &Shop, tables: &Tables) -> Result<Upkeep, upkeep::Error> {
+    workers::upkeep(own, tables)
 }
 
 /// What the parts of the shop share.

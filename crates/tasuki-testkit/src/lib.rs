@@ -6,12 +6,16 @@
 
 #[cfg(feature = "host")]
 mod environment;
+#[cfg(feature = "host")]
+mod issuer;
 mod servers;
 mod template;
 mod wait;
 
 #[cfg(feature = "host")]
 pub use environment::{Reply, TestEnv, TestHost};
+#[cfg(feature = "host")]
+pub use issuer::Issuer;
 pub use servers::{Servers, breakable};
 pub use template::TestDb;
 pub use wait::{eventually, eventually_within};

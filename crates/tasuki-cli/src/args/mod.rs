@@ -92,11 +92,12 @@ pub(crate) enum Command {
     /// See and say which topics the relay takes, who is banned, and what is labelled.
     #[command(subcommand)]
     Relay(Relay),
-    /// Check that every change that was answered has its event and its notification, once.
+    /// Check that every change that was answered, and every order, has its events and its
+    /// notifications, once.
     ///
-    /// Walks from entitlement's audit over the outbox and the inbox to the notifications, and
-    /// reports whatever is missing or double, with the window that was covered. Exit code 1 when
-    /// there is anything.
+    /// Walks from entitlement's audit, and from the orders that have ended, over the outbox and the
+    /// inbox to the notifications, and compares the shop's books. Reports whatever is missing or
+    /// double, with the window that was covered. Exit code 1 when there is anything.
     Verify(Verify),
     /// Watch a grant on its way, with times.
     ///
@@ -232,7 +233,14 @@ pub(crate) enum Token {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Outbox {
     /// How the outboxes are: what waits, for how long, what is dead.
-    List,
+    List {
+        /// The events that wait, one by one, the oldest first.
+        #[arg(long)]
+        waiting: bool,
+        /// So many of each outbox at most.
+        #[arg(long, requires = "waiting", default_value_t = 20)]
+        limit: u32,
+    },
     /// Where an event is.
     Show {
         /// The event.
@@ -248,19 +256,20 @@ pub(crate) enum Outbox {
         all: bool,
     },
     /// Remove published events that are older than this, or than their retention if that is
-    /// shorter. What waits or is dead stays.
+    /// shorter, from every outbox. What waits or is dead stays.
     Cleanup {
         /// E.g. 7d.
         #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
         older_than: Duration,
     },
-    /// Compare what was published with what the broker holds, now, and send again what it lost.
+    /// Compare what every outbox has published with what the broker holds, now, and send again what
+    /// it lost.
     Reconcile,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Dlq {
-    /// What is dead or set aside, the latest first.
+    /// What is dead or set aside, the latest first: 200 of each service, all with --json.
     List(Dead),
     /// One of them, whole, with what was done about it.
     Show {
@@ -313,7 +322,7 @@ pub(crate) struct Which {
     /// All that are open and fit.
     #[arg(long)]
     pub(crate) all: bool,
-    /// Only say which are meant.
+    /// Only say which are meant, and how many.
     #[arg(long)]
     pub(crate) preview: bool,
 }

@@ -1,49 +1,16 @@
 //! Service tokens: what a service may do for itself, and what for a user.
 
 use http::{Method, StatusCode};
-use secrecy::ExposeSecret;
-use tasuki::Clock;
-use tasuki_service::auth::tokens::{KeyRing, Signer, jwks_routes};
-use tasuki_testkit::Reply;
-use tempfile::TempDir;
-use tokio::net::TcpListener;
-use tokio::task::JoinSet;
+use tasuki_testkit::{Issuer, Reply};
 
 use crate::support::{World, body, send};
 
-/// Another service, which publishes its keys.
-struct Issuer {
-    signer: Signer,
-    url: String,
-    _home: TempDir,
-    _serving: JoinSet<()>,
+async fn issuer(service: &str) -> Issuer {
+    Issuer::start(service).await.unwrap()
 }
 
-impl Issuer {
-    async fn start(service: &str) -> Self {
-        let (home, clock) = (tempfile::tempdir().unwrap(), Clock::system());
-        let ring = KeyRing::open_or_create(home.path(), service, &clock).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let routes = jwks_routes(ring.clone());
-        let mut serving = JoinSet::new();
-        serving.spawn(async move { axum::serve(listener, routes).await.unwrap() });
-        Self {
-            signer: Signer::new(ring, std::time::Duration::from_secs(60), &clock),
-            url,
-            _home: home,
-            _serving: serving,
-        }
-    }
-
-    fn token(&self, user: Option<&str>) -> String {
-        self.token_for("entitlement", user)
-    }
-
-    fn token_for(&self, audience: &str, user: Option<&str>) -> String {
-        let token = self.signer.sign(audience, user, &[]).unwrap();
-        token.expose_secret().to_owned()
-    }
+fn token(issuer: &Issuer, user: Option<&str>) -> String {
+    issuer.token("entitlement", user).unwrap()
 }
 
 /// The shop may grant and read for itself; the game may do nothing for itself.
@@ -72,9 +39,9 @@ async fn change(world: &World, token: &str, what: &str) -> Reply {
 
 #[tokio::test]
 async fn a_service_does_for_itself_only_what_it_is_allowed_to() {
-    let (shop, game) = (Issuer::start("shop").await, Issuer::start("game").await);
+    let (shop, game) = (issuer("shop").await, issuer("game").await);
     let world = world(&shop, &game).await;
-    let (allowed, not) = (shop.token(None), game.token(None));
+    let (allowed, not) = (token(&shop, None), token(&game, None));
 
     let granted = change(&world, &allowed, "grants").await;
     assert_eq!(granted.status, StatusCode::OK, "{}", granted.text);
@@ -110,11 +77,11 @@ async fn a_service_does_for_itself_only_what_it_is_allowed_to() {
 
 #[tokio::test]
 async fn a_service_that_calls_for_a_user_reads_what_is_theirs_and_changes_nothing() {
-    let (shop, game) = (Issuer::start("shop").await, Issuer::start("game").await);
+    let (shop, game) = (issuer("shop").await, issuer("game").await);
     let world = world(&shop, &game).await;
     world.grant("k", &body("u1", "s")).await;
     for issuer in [&shop, &game] {
-        let token = issuer.token(Some("u1"));
+        let token = token(issuer, Some("u1"));
         for (path, status) in [
             ("/v1/users/u1/entitlements", StatusCode::OK),
             ("/v1/users/u1/entitlements/s", StatusCode::OK),
@@ -137,14 +104,14 @@ async fn a_service_that_calls_for_a_user_reads_what_is_theirs_and_changes_nothin
 
 #[tokio::test]
 async fn a_token_for_another_service_or_from_nobody_we_know_opens_nothing() {
-    let (shop, game) = (Issuer::start("shop").await, Issuer::start("game").await);
+    let (shop, game) = (issuer("shop").await, issuer("game").await);
     let world = world(&shop, &game).await;
-    let stranger = Issuer::start("stranger").await;
+    let stranger = issuer("stranger").await;
     for token in [
-        shop.token_for("notification", None),
-        shop.token_for("notification", Some("u1")),
-        stranger.token(None),
-        stranger.token(Some("u1")),
+        shop.token("notification", None).unwrap(),
+        shop.token("notification", Some("u1")).unwrap(),
+        token(&stranger, None),
+        token(&stranger, Some("u1")),
     ] {
         let changed = change(&world, &token, "grants").await;
         assert_eq!(changed.status, StatusCode::UNAUTHORIZED);

@@ -15,6 +15,7 @@ use tasuki::worker::Bell;
 use tasuki::{Clock, begin};
 use tasuki_contract::ids::{EventId, NotificationId};
 use tasuki_contract::timestamp;
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{DELAY, DELIVERIES_TOTAL, failed, is_injected, message_id, secrets};
@@ -85,6 +86,17 @@ impl Round {
         };
         self.after = next.unwrap_or_default();
     }
+}
+
+/// What an owner is told about an endpoint.
+struct Notice<'a> {
+    owner: &'a str,
+    kind: &'a str,
+    endpoint: Uuid,
+    /// By the database's clock: of two processes whose clocks differ, the later notice counts as the
+    /// newer one.
+    at: OffsetDateTime,
+    payload: &'a Value,
 }
 
 /// How a delivery ended that needs no other.
@@ -186,7 +198,7 @@ impl Outside {
                 if !self.trouble(endpoint, door, Some(after)).await {
                     return back(Duration::ZERO, MOVED);
                 }
-                let verdict = match self.is_young(claimed.row.notification_id) {
+                let verdict = match is_young(&claimed.row, door) {
                     true => Verdict::Snooze(after),
                     false => Verdict::RetryAfter(after),
                 };
@@ -199,13 +211,6 @@ impl Outside {
                 self.failed(claimed, Verdict::Retry, &error)
             }
         }
-    }
-
-    /// Its id has the time at which the notification was made.
-    fn is_young(&self, notification: Uuid) -> bool {
-        let made = notification.get_timestamp().map(|it| it.to_unix().0);
-        let now = u64::try_from(self.clock.now().unix_timestamp()).unwrap_or(0);
-        made.is_some_and(|made| now.saturating_sub(made) < PATIENCE.as_secs())
     }
 
     async fn recovered(&self, endpoint: Uuid, door: &Door) {
@@ -269,12 +274,17 @@ impl Outside {
     ) -> sqlx::Result<()> {
         let mut tx = begin(&self.pool).await?;
         let disabled = trouble::disable(&mut tx, endpoint, url, reason, failures);
-        let Some(owner) = disabled.await? else {
+        let Some(disabled) = disabled.await? else {
             return Ok(());
         };
-        let payload = json!({ "endpoint_id": endpoint, "reason": reason });
-        self.tell(&mut tx, &owner, DISABLED, endpoint, &payload)
-            .await?;
+        let notice = Notice {
+            owner: &disabled.user_id,
+            kind: DISABLED,
+            endpoint,
+            at: disabled.disabled_at,
+            payload: &json!({ "endpoint_id": endpoint, "reason": reason }),
+        };
+        self.tell(&mut tx, &notice).await?;
         tx.commit().await?;
         self.deliveries.ring();
         tracing::warn!(endpoint.id = %endpoint, reason, "webhook endpoint disabled");
@@ -292,35 +302,34 @@ impl Outside {
             "failing_since": timestamp::format(warned.failing_since).unwrap_or_default(),
             "disabled_at": timestamp::format(warned.disabled_at).unwrap_or_default(),
         });
-        self.tell(&mut tx, &warned.user_id, FAILING, endpoint, &payload)
-            .await?;
+        let notice = Notice {
+            owner: &warned.user_id,
+            kind: FAILING,
+            endpoint,
+            at: warned.warned_at,
+            payload: &payload,
+        };
+        self.tell(&mut tx, &notice).await?;
         tx.commit().await?;
         self.deliveries.ring();
         tracing::warn!(endpoint.id = %endpoint, "webhook endpoint fails for long, its owner is told");
         Ok(())
     }
 
-    /// Puts something about an endpoint into its owner's inbox, whatever the preferences say.
-    async fn tell(
-        &self,
-        tx: &mut PgConnection,
-        owner: &str,
-        kind: &str,
-        endpoint: Uuid,
-        payload: &Value,
-    ) -> sqlx::Result<()> {
-        let now = self.clock.now();
+    /// Puts a notice into its owner's inbox, whatever the preferences say.
+    async fn tell(&self, tx: &mut PgConnection, notice: &Notice<'_>) -> sqlx::Result<()> {
+        let endpoint = notice.endpoint;
         let told = New {
             id: NotificationId::new(&self.clock).as_uuid(),
             event_id: EventId::new(&self.clock).as_uuid(),
-            user: owner,
-            kind,
+            user: notice.owner,
+            kind: notice.kind,
             channel: Channel::InApp,
             endpoint: None,
             aggregate_key: &format!("webhook:{endpoint}"),
-            version: now.unix_timestamp(),
-            occurred_at: now,
-            payload,
+            version: notice.at.unix_timestamp(),
+            occurred_at: notice.at,
+            payload: notice.payload,
             traceparent: None,
         };
         store::insert(tx, &[told]).await
@@ -339,6 +348,11 @@ impl Outside {
     fn round(&self) -> MutexGuard<'_, Round> {
         self.round.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a notification was made not long ago: by the database's clock, like when it is due.
+fn is_young(row: &Row, door: &Door) -> bool {
+    door.now - row.created_at < PATIENCE
 }
 
 fn count(result: &'static str) {

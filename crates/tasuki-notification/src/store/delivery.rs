@@ -8,7 +8,7 @@ use uuid::Uuid;
 /// What every claim of a notification hands to its worker.
 const COLUMNS: &str = "t.notification_id, t.event_id, t.user_id, t.type AS kind, t.channel, \
     t.endpoint_id, t.aggregate_key, t.version, t.occurred_at, t.payload_json, t.traceparent, \
-    t.next_retry_at";
+    t.created_at, t.next_retry_at";
 
 const LETTER: Letter = Letter {
     queue: "channel",
@@ -52,6 +52,7 @@ pub(crate) struct Row {
     pub(crate) occurred_at: OffsetDateTime,
     pub(crate) payload_json: serde_json::Value,
     pub(crate) traceparent: Option<String>,
+    pub(crate) created_at: OffsetDateTime,
     pub(crate) next_retry_at: OffsetDateTime,
 }
 

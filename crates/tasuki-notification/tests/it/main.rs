@@ -4,10 +4,12 @@
 
 mod aside;
 mod away;
+mod callers;
 mod delivery;
 mod gauges;
 mod inbox;
 mod intake;
+mod logged;
 mod retention;
 mod stream;
 mod support;

@@ -5,6 +5,7 @@ use tasuki_testkit::eventually;
 
 use crate::delivery::failing;
 use crate::gauges::Gauges;
+use crate::logged::Errors;
 use crate::support::{World, granted};
 
 const STUCK: &str = "tasuki_notification_stuck_rows";
@@ -54,8 +55,9 @@ async fn users(world: &World) -> Vec<String> {
 
 #[tokio::test]
 async fn old_notifications_go_when_they_are_sent_or_dead_and_stay_while_they_wait() {
-    let gauges = Gauges::default();
+    let (gauges, errors) = (Gauges::default(), Errors::default());
     let _here = metrics::set_default_local_recorder(&gauges);
+    let _told = tracing::subscriber::set_default(errors.clone());
     let world = World::with(quick).await;
     four(&world).await;
     eventually("what may go is gone", async || {
@@ -66,7 +68,74 @@ async fn old_notifications_go_when_they_are_sent_or_dead_and_stay_while_they_wai
         (gauges.get(STUCK, "") == Some(1.0)).then_some(())
     })
     .await;
+    eventually("somebody is told", async || {
+        let wait = "notifications wait for longer than they are kept";
+        errors.all().iter().any(|it| it == wait).then_some(())
+    })
+    .await;
     assert_eq!(users(&world).await, ["waiting", "young"]);
+}
+
+#[tokio::test]
+async fn what_was_processed_and_attempted_is_kept_for_as_long_as_notifications_and_no_longer() {
+    let world = World::with(quick).await;
+    world
+        .execute(
+            "INSERT INTO notification.processed_events (event_id, consumer, processed_at)
+             SELECT gen_random_uuid(), days::text, now() - days * interval '1 day'
+             FROM (VALUES (29), (31)) AS ago (days);
+             INSERT INTO notification.webhook_attempts (
+                 attempt_id, endpoint_id, notification_id, attempted_at, outcome, took_ms, error
+             )
+             SELECT gen_random_uuid(), gen_random_uuid(), gen_random_uuid(),
+                 now() - days * interval '1 day', 'failed', 1, days::text
+             FROM (VALUES (29), (31)) AS ago (days);",
+        )
+        .await;
+    let processed = "SELECT count(*) FROM notification.processed_events WHERE consumer = '31'";
+    let attempted = "SELECT count(*) FROM notification.webhook_attempts WHERE error = '31'";
+    world.counts(0, processed).await;
+    world.counts(0, attempted).await;
+    let kept = "SELECT (SELECT count(*) FROM notification.processed_events WHERE consumer = '29')
+        + (SELECT count(*) FROM notification.webhook_attempts WHERE error = '29')";
+    assert_eq!(world.count(kept).await, 2);
+}
+
+/// The statement that removes, and the letters that it closes.
+const RETIRED: &str = include_str!("../../src/store/retired.sql");
+
+#[tokio::test]
+async fn a_dead_notification_that_is_exactly_as_old_as_they_are_kept_stays() {
+    let world = World::with(|config| {
+        quick(config)
+            .with_value("notification.retention.enabled", false)
+            .unwrap()
+    })
+    .await;
+    world.tell(&granted("edge", "s", 1)).await;
+    let live = "SELECT count(*) FROM notification.notifications_live";
+    world.counts(1, live).await;
+    // The time stands still in a transaction.
+    let mut tx = world.env.db.pool.begin().await.unwrap();
+    for (microseconds, retired) in [(0, 0), (1, 1)] {
+        sqlx::query(
+            "UPDATE notification.notifications_live
+             SET status = 'FAILED', next_retry_at = 'infinity',
+                 created_at = now() - interval '720 hours'
+                     - $1 * interval '1 microsecond'",
+        )
+        .bind(f64::from(microseconds))
+        .execute(&mut *tx)
+        .await
+        .unwrap();
+        let gone: i64 = sqlx::query_scalar(RETIRED)
+            .bind(30 * 24)
+            .bind(10_i64)
+            .fetch_one(&mut *tx)
+            .await
+            .unwrap();
+        assert_eq!(gone, retired, "older by {microseconds} µs");
+    }
 }
 
 #[tokio::test]

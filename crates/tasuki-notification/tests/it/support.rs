@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_nats::jetstream;
 use reqwest::Method;
 use serde_json::Value;
+use tasuki::Clock;
 use tasuki_contract::events::Message;
 use tasuki_contract::events::entitlement::{EntitlementEvent, EventType};
 use tasuki_service::auth::credentials::{Credentials, NewCredential, ScopeName};
@@ -29,7 +30,13 @@ impl World {
 
     /// With other settings.
     pub(crate) async fn with(change: impl FnOnce(Config) -> Config) -> Self {
-        let env = prepared(change).await;
+        Self::at(Clock::system(), change).await
+    }
+
+    /// In a process whose clock shows another time than the database's.
+    pub(crate) async fn at(clock: Clock, change: impl FnOnce(Config) -> Config) -> Self {
+        let mut env = prepared(change).await;
+        env.clock = clock;
         let nats = env.config.text("nats.url").to_owned();
         let client = async_nats::ConnectOptions::new()
             .retry_on_initial_connect()
@@ -237,7 +244,7 @@ pub(crate) async fn serve(env: &TestEnv) -> (TestHost, Tables) {
     (env.host(vec![service]).await.unwrap(), tables)
 }
 
-async fn key_with(env: &TestEnv, tables: &Tables, scopes: &[&str]) -> String {
+pub(crate) async fn key_with(env: &TestEnv, tables: &Tables, scopes: &[&str]) -> String {
     let scopes: Vec<ScopeName> = scopes.iter().map(|it| it.parse().unwrap()).collect();
     let wanted = NewCredential::api_key("test", scopes).unwrap();
     let mut connection = env.db.pool.acquire().await.unwrap();

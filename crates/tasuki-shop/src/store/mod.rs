@@ -11,6 +11,7 @@ pub(crate) mod payments;
 pub(crate) mod provider;
 pub(crate) mod reconcile;
 pub(crate) mod stock;
+pub(crate) mod told;
 
 /// A row that says what this release does not know.
 pub(crate) fn unknown(what: &'static str) -> sqlx::Error {

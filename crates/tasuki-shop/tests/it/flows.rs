@@ -208,6 +208,61 @@ async fn what_is_used_up_is_taken_back_by_as_much_as_was_granted() {
     world.matches().await;
 }
 
+/// The states that an order has gone through.
+fn states(seen: &Value) -> Vec<&str> {
+    let history = seen["history"].as_array().unwrap().iter();
+    history.map(|it| it["state"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn an_order_that_fails_shows_where_and_how_it_went_back() {
+    const DECLINED: &[&str] = &[
+        "STARTED",
+        "ORDER_CREATED",
+        "PAYMENT_PENDING",
+        "PAYMENT_FAILED",
+        "COMPENSATED",
+    ];
+    const SOLD_OUT: &[&str] = &[
+        "STARTED",
+        "ORDER_CREATED",
+        "PAYMENT_PENDING",
+        "PAYMENT_COMPLETED",
+        "STOCK_FAILED",
+        "COMPENSATING",
+        "COMPENSATED",
+    ];
+    const OWNED: &[&str] = &[
+        "STARTED",
+        "ORDER_CREATED",
+        "PAYMENT_PENDING",
+        "PAYMENT_COMPLETED",
+        "STOCK_RESERVED",
+        "COMPENSATING",
+        "COMPENSATING",
+        "COMPENSATING",
+        "COMPENSATED",
+    ];
+    let world = World::start().await;
+    let each = FLOWS.map(async |flow| {
+        for (method, pieces, owns, expected) in [
+            ("test-decline", 1, false, DECLINED),
+            ("card", 0, false, SOLD_OUT),
+            ("card", 1, true, OWNED),
+        ] {
+            let (user, sku) = (format!("u-{flow}"), format!("s-{flow}-{pieces}-{owns}"));
+            world.sell(&sku, 100, pieces).await;
+            if owns {
+                world.give(&user, &sku, None).await;
+            }
+            let order = world.order(&basket(&user, &[&sku], method, flow)).await;
+            let seen = world.ended(&order).await;
+            assert_eq!(states(&seen), expected, "{flow} {method}: {seen}");
+        }
+    });
+    join_all(each).await;
+}
+
 #[tokio::test]
 async fn an_order_shows_how_it_went_and_its_events_tell_of_it_once() {
     let world = World::start().await;
@@ -225,10 +280,8 @@ async fn an_order_shows_how_it_went_and_its_events_tell_of_it_once() {
         let order = world.order(&body).await;
         let seen = world.ended(&order).await;
         assert_eq!((&seen["amount"], &seen["currency"]), (&json!(500), &json!("EUR")));
-        let history = seen["history"].as_array().unwrap().iter();
-        let states: Vec<_> = history.map(|it| it["state"].as_str().unwrap()).collect();
         assert_eq!(
-            states,
+            states(&seen),
             [
                 "STARTED",
                 "ORDER_CREATED",

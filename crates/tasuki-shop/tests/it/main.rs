@@ -7,6 +7,7 @@
 )]
 
 mod books;
+mod callers;
 mod cancel;
 mod errands;
 mod flows;

@@ -161,6 +161,11 @@ impl World {
         taken.json()["order_id"].as_str().unwrap().to_owned()
     }
 
+    /// An API key that may do this alone.
+    pub(crate) async fn key_with(&self, scope: &str) -> String {
+        key_with(&self.env, &self.tables, &[scope]).await
+    }
+
     /// Places an order in the trace with this id.
     pub(crate) async fn order_in(&self, trace: &str, body: &Value) -> String {
         let request = self

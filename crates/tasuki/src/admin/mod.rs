@@ -139,6 +139,19 @@ impl Admin {
         event.map_err(Error::reading("the event"))
     }
 
+    /// The events that are neither published nor dead, the oldest first, and at most `limit`.
+    ///
+    /// # Errors
+    /// When the database can't be asked.
+    pub async fn waiting(
+        &self,
+        connection: &mut PgConnection,
+        limit: u32,
+    ) -> Result<Vec<Found>, Error> {
+        let waiting = self.statements.waiting(connection, limit).await;
+        waiting.map_err(Error::reading("the outbox"))
+    }
+
     /// Where a job is. `None`: it was never enqueued here, or it is finished and its queue does
     /// not keep finished jobs, or not for that long.
     ///

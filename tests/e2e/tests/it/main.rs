@@ -6,10 +6,12 @@
 mod clumsy;
 mod configuration;
 mod credentials;
+mod dead_letters;
 mod help;
 mod keeping;
 mod killing;
 mod relaying;
+mod repairing;
 mod sagas;
 mod serving;
 mod shopping;
@@ -18,4 +20,5 @@ mod support;
 mod telemetry;
 mod two_phase;
 mod up;
+mod verifying;
 mod walk;

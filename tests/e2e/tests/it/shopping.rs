@@ -43,7 +43,7 @@ pub(crate) async fn ask(
     .await
 }
 
-async fn ended(up: &Up, order: &str) -> Value {
+pub(crate) async fn ended(up: &Up, order: &str) -> Value {
     let url = format!("{}/v1/orders/{order}", up.env.get("SHOP_URL"));
     eventually_within(LIMIT, "the order has ended", async || {
         let request = reqwest::Client::new()
@@ -54,6 +54,25 @@ async fn ended(up: &Up, order: &str) -> Value {
         matches!(state, "COMPLETED" | "COMPENSATED").then_some(seen)
     })
     .await
+}
+
+/// An order of a piece of the sword, which this puts on sale; answers its id when it is completed.
+pub(crate) async fn bought(up: &Up, user: &str) -> String {
+    let price = json!({ "price": 700, "currency": "EUR" });
+    ask(up, Method::PUT, "/v1/products/sword", "-", &price).await;
+    let goods = json!({ "stock_keeping_unit": "sword", "quantity": 1 });
+    let key = format!("goods-{user}");
+    ask(up, Method::POST, "/v1/stock/receipts", &key, &goods).await;
+    let body = json!({
+        "user_id": user,
+        "items": [{ "stock_keeping_unit": "sword", "quantity": 1 }],
+        "payment_method": "card",
+    });
+    let (status, taken) = ask(up, Method::POST, "/v1/orders", user, &body).await;
+    assert_eq!(status, 202, "{taken}");
+    let order = taken["order_id"].as_str().unwrap().to_owned();
+    assert_eq!(ended(up, &order).await["state"], "COMPLETED");
+    order
 }
 
 #[tokio::test]

@@ -9,7 +9,6 @@
 
 use std::time::Duration;
 
-use async_nats::{ConnectOptions, ServerAddr};
 use reqwest::{RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -21,7 +20,7 @@ use crate::support::{Up, World};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-async fn grant(up: &Up, user: &str) -> Value {
+pub(crate) async fn grant(up: &Up, user: &str) -> Value {
     let traceparent = format!("00-{TRACE}-00f067aa0ba902b7-01");
     let answer = grant_under(up, user, ("traceparent", &traceparent)).await;
     assert_eq!(answer.status(), 200);
@@ -126,12 +125,6 @@ async fn the_outbox_says_where(world: &World, event: &str) {
     let nobody = "01930000-0000-7000-8000-000000000001";
     let unknown = world.run(world.joined(&["outbox", "show", nobody])).await;
     unknown.is_refused(1, &["no outbox knows event"]);
-    for command in [
-        &["outbox", "reconcile"][..],
-        &["outbox", "cleanup", "--older-than", "7d"],
-    ] {
-        world.run(world.joined(command)).await.ok();
-    }
     assert_eq!(
         world
             .run(world.joined(&["dlq", "list", "--json"]))
@@ -186,14 +179,7 @@ async fn one_trace_leads_from_the_request_to_the_delivery() {
 }
 
 async fn the_message_carries_the_trace(up: &Up) {
-    let address: ServerAddr = up.env.get("NATS_URL").parse().unwrap();
-    let (user, password) = (address.username(), address.password());
-    let login = ConnectOptions::with_user_and_password(
-        user.unwrap_or_default().to_owned(),
-        password.unwrap_or_default().to_owned(),
-    );
-    let client = login.connect(address.clone()).await.unwrap();
-    let stream = async_nats::jetstream::new(client);
+    let stream = up.jetstream().await;
     let stream = stream.get_stream("entitlement-events").await.unwrap();
     let message = stream.get_raw_message(1).await.unwrap();
     let header = |name| message.headers.get(name).unwrap().as_str();

@@ -145,6 +145,7 @@ pub(crate) async fn forgotten(connection: &mut PgConnection, endpoint: Uuid) -> 
 #[derive(Clone, Debug)]
 pub(crate) struct Warned {
     pub(crate) user_id: String,
+    pub(crate) warned_at: OffsetDateTime,
     pub(crate) failing_since: OffsetDateTime,
     pub(crate) disabled_at: OffsetDateTime,
 }
@@ -165,7 +166,7 @@ pub(crate) async fn warn(
         WHERE endpoint_id = $1 AND status = 'ENABLED' AND failures >= $2
             AND warned_at IS NULL AND failing_since IS NOT NULL AND url = $4
         RETURNING
-            user_id, failing_since AS "failing_since!",
+            user_id, warned_at AS "warned_at!", failing_since AS "failing_since!",
             failing_since + make_interval(secs => $3) AS "disabled_at!"
         "#,
         endpoint,
@@ -177,6 +178,13 @@ pub(crate) async fn warn(
     .await
 }
 
+/// Whose endpoint was disabled, and when.
+#[derive(Clone, Debug)]
+pub(crate) struct Disabled {
+    pub(crate) user_id: String,
+    pub(crate) disabled_at: OffsetDateTime,
+}
+
 /// Disables an endpoint at `url`; answers whose it is, unless it was disabled before. With `failures`, only
 /// while it is enabled and has so many in a row: its owner may have resumed or paused it since they
 /// were counted.
@@ -186,15 +194,16 @@ pub(crate) async fn disable(
     url: &str,
     reason: &str,
     failures: Option<i32>,
-) -> sqlx::Result<Option<String>> {
-    sqlx::query_scalar!(
+) -> sqlx::Result<Option<Disabled>> {
+    sqlx::query_as!(
+        Disabled,
         r#"
         UPDATE notification.webhook_endpoints
         SET status = 'DISABLED', disabled_reason = $2, disabled_at = now(), updated_at = now()
         WHERE endpoint_id = $1 AND status <> 'DISABLED'
             AND ($3::integer IS NULL OR (status = 'ENABLED' AND failures >= $3))
             AND url = $4
-        RETURNING user_id
+        RETURNING user_id, disabled_at AS "disabled_at!"
         "#,
         endpoint,
         reason,

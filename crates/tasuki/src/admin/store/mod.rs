@@ -30,6 +30,7 @@ pub(super) struct Statements {
     leases: String,
     partitions: String,
     event: String,
+    waiting: String,
     job: String,
     twopc: String,
 }
@@ -48,6 +49,7 @@ impl Statements {
             leases: schema.render(sql::LEASES),
             partitions: sql::PARTITIONS.to_owned(),
             event: schema.render(sql::EVENT),
+            waiting: schema.render(sql::WAITING),
             job: schema.render(sql::JOB),
             twopc: schema.render(sql::TWOPC),
         }
@@ -63,6 +65,7 @@ impl Statements {
             &self.leases,
             &self.partitions,
             &self.event,
+            &self.waiting,
             &self.job,
             &self.twopc,
         ];
@@ -213,6 +216,20 @@ impl Statements {
         id: Uuid,
     ) -> sqlx::Result<Option<Found>> {
         find(connection, &self.event, id).await
+    }
+
+    pub(super) async fn waiting(
+        &self,
+        connection: &mut PgConnection,
+        limit: u32,
+    ) -> sqlx::Result<Vec<Found>> {
+        let rows = sqlx::query(AssertSqlSafe(self.waiting.as_str()))
+            .bind(i64::from(limit))
+            .fetch_all(connection)
+            .await?;
+        let rows = rows.iter();
+        rows.map(|row| found(row.try_get("event_id")?, row))
+            .collect()
     }
 
     pub(super) async fn job(

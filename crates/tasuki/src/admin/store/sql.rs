@@ -318,6 +318,32 @@ UNION ALL
 ORDER BY rank
 LIMIT 1";
 
+/// Events that are neither published nor dead, the oldest first: their ids are made in the order of
+/// time. `$1` how many.
+pub(super) const WAITING: &str = "
+SELECT
+    t.event_id,
+    t.status AS place,
+    t.event_type AS kind,
+    t.aggregate_key AS queue,
+    t.ordering_key,
+    t.created_at,
+    t.attempt_count,
+    t.last_error,
+    CASE t.status
+        WHEN 'PENDING' THEN t.next_retry_at
+        WHEN 'IN_FLIGHT' THEN t.locked_at
+    END AS at,
+    t.locked_by AS who,
+    t.lease_until AS until,
+    NULL::bigint AS stream_seq,
+    NULL::text AS reason,
+    NULL::uuid AS letter_id
+FROM {schema}.outbox_events AS t
+WHERE t.status <> 'FAILED'
+ORDER BY t.event_id
+LIMIT $1";
+
 pub(super) const JOB: &str = "
 (
     SELECT

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use async_nats::{ConnectOptions, ServerAddr, jetstream};
 use serde_json::Value;
+use sqlx::PgPool;
 use tasuki_testkit::{eventually, eventually_within};
 use tempfile::TempDir;
 
@@ -202,6 +204,22 @@ impl Up {
     /// The address of its internal listener, with `path`.
     pub(crate) fn internal(&self, path: &str) -> String {
         format!("{}{path}", self.env.get("AUTH__ISSUERS__SYSTEM"))
+    }
+
+    /// The broker, as the platform sees it.
+    pub(crate) async fn jetstream(&self) -> jetstream::Context {
+        let address: ServerAddr = self.env.get("NATS_URL").parse().unwrap();
+        let (user, password) = (address.username(), address.password());
+        let login = ConnectOptions::with_user_and_password(
+            user.unwrap_or_default().to_owned(),
+            password.unwrap_or_default().to_owned(),
+        );
+        jetstream::new(login.connect(address.clone()).await.unwrap())
+    }
+
+    /// The database of the platform.
+    pub(crate) async fn database(&self) -> PgPool {
+        PgPool::connect(self.env.get("DATABASE_URL")).await.unwrap()
     }
 
     /// The development operator's token.

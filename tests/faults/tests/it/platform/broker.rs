@@ -1,4 +1,4 @@
-//! The broker killed, paused, away for long, and with its data lost.
+//! The broker killed, paused, cut off, away for long, and with its data lost.
 
 use std::time::Duration;
 
@@ -26,6 +26,30 @@ async fn a_broker_that_dies_pauses_or_stays_away_delays_events_and_loses_none() 
         tokio::time::sleep(stretched(Duration::from_secs(5), Duration::from_secs(300))).await;
         platform.stack.nats.start().await.unwrap();
         answered_more(&calling, 30).await;
+    }
+    let decided = calling.stop().await;
+    platform.keeps_its_promises(&decided, &nodes).await;
+}
+
+#[tokio::test]
+async fn a_broker_that_is_cut_off_from_the_processes_delays_events_and_loses_none() {
+    let platform = Platform::start("cut-off").await;
+    let nodes = platform.pairs().await;
+    let calling = platform.callers(&nodes).call();
+    for _ in 0..stretched(1, 8) {
+        // Whatever is under way when a connection ends was taken by the broker, or was not.
+        for _ in 0..5 {
+            answered_more(&calling, 20).await;
+            platform.broker.reset().await.unwrap();
+        }
+        answered_more(&calling, 20).await;
+        platform.broker.refuse().await.unwrap();
+        platform.broker.reset().await.unwrap();
+        // sleep: it has to stay away for longer than a lease; grants go on meanwhile.
+        tokio::time::sleep(stretched(LEASE + LEASE / 2, Duration::from_secs(60))).await;
+        answered_more(&calling, 20).await;
+        platform.broker.heal().await.unwrap();
+        answered_more(&calling, 20).await;
     }
     let decided = calling.stop().await;
     platform.keeps_its_promises(&decided, &nodes).await;

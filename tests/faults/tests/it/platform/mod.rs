@@ -47,6 +47,8 @@ pub(crate) struct Platform {
     pub(crate) stack: Stack,
     /// Between the processes and the database.
     pub(crate) proxy: Proxy,
+    /// Between the processes and the broker.
+    pub(crate) broker: Proxy,
     pub(crate) pool: PgPool,
     pub(crate) key: String,
     settings: Vec<(String, String)>,
@@ -75,7 +77,8 @@ impl Platform {
         let target = SocketAddr::from(([127, 0, 0, 1], stack.postgres.port()));
         let proxy = Proxy::start(target).await.unwrap();
         let through = stack.postgres.url_via(&proxy, "platform");
-        let (nats, redis) = (stack.nats.url(), stack.redis.url());
+        let broker = stack.nats.proxy().await.unwrap();
+        let (nats, redis) = (stack.nats.url_via(&broker), stack.redis.url());
         let max_attempts = MAX_ATTEMPTS.to_string();
         let settings: [(&str, &str); 18] = [
             ("TASUKI_PLATFORM__MODE", "development"),
@@ -113,6 +116,7 @@ impl Platform {
         let mut platform = Self {
             stack,
             proxy,
+            broker,
             pool,
             key: String::new(),
             settings,
