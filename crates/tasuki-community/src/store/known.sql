@@ -1,6 +1,6 @@
 -- What is known of events that have arrived. One by one: a join may be planned while a table is empty.
 SELECT
-    extract(EPOCH FROM clock_timestamp())::bigint AS "now!",
+    floor(extract(EPOCH FROM clock_timestamp()))::bigint AS "now!",
     wanted.place AS "place!",
     EXISTS (
         SELECT FROM cn_relay.event_dedupe AS seen WHERE seen.event_id = wanted.event_id

@@ -14,7 +14,7 @@ pub(crate) async fn expired(tx: &mut PgConnection) -> sqlx::Result<usize> {
         r#"
         WITH due AS MATERIALIZED (
             SELECT event_id, ingested_at FROM cn_relay.events
-            WHERE expires_at <= extract(EPOCH FROM clock_timestamp())::bigint AND hidden_at IS NULL
+            WHERE expires_at <= floor(extract(EPOCH FROM clock_timestamp()))::bigint AND hidden_at IS NULL
             ORDER BY expires_at
             LIMIT $1
             FOR NO KEY UPDATE SKIP LOCKED
@@ -22,7 +22,7 @@ pub(crate) async fn expired(tx: &mut PgConnection) -> sqlx::Result<usize> {
 
         due_kept AS MATERIALIZED (
             SELECT event_id FROM cn_relay.kept_events
-            WHERE expires_at <= extract(EPOCH FROM clock_timestamp())::bigint AND hidden_at IS NULL
+            WHERE expires_at <= floor(extract(EPOCH FROM clock_timestamp()))::bigint AND hidden_at IS NULL
             ORDER BY expires_at
             LIMIT $1
             FOR NO KEY UPDATE SKIP LOCKED
