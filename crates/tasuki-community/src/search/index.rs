@@ -76,14 +76,15 @@ impl Handler for Index {
 
     async fn rebuild(&self, snapshot: &mut Snapshot) -> Result<(), Failure> {
         let mut connection = self.pool.acquire().await?;
-        search::begin_rebuild(&mut connection).await?;
+        let fresh = search::fresh(snapshot.attempt());
+        search::begin_rebuild(&mut connection, fresh).await?;
         search::begin_reading(snapshot.connection(), &self.kinds).await?;
         let mut page = search::read(snapshot.connection()).await?;
         let mut ready = Vec::new();
         while !page.is_empty() {
             // While one page is written, the documents of the next are made, and the one behind it is read.
             let (written, made, next) = tokio::join!(
-                search::fill(&mut connection, &ready),
+                search::fill(&mut connection, fresh, &ready),
                 self.documents(page),
                 search::read(snapshot.connection()),
             );
@@ -91,13 +92,13 @@ impl Handler for Index {
             ready = made?;
             page = next?;
         }
-        search::fill(&mut connection, &ready).await?;
-        search::finish_rebuild(&mut connection).await?;
+        search::fill(&mut connection, fresh, &ready).await?;
+        search::finish_rebuild(&mut connection, fresh).await?;
         Ok(())
     }
 
-    async fn switch(&self, tx: &mut PgConnection) -> Result<(), Failure> {
-        search::switch(tx).await?;
+    async fn switch_to(&self, tx: &mut PgConnection, attempt: i64) -> Result<(), Failure> {
+        search::switch(tx, search::fresh(attempt)).await?;
         Ok(())
     }
 }

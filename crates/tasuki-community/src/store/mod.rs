@@ -1,6 +1,7 @@
 //! The SQL of the community node.
 
 pub(crate) mod find;
+pub(crate) mod fresh;
 pub(crate) mod ingest;
 pub(crate) mod lapse;
 pub(crate) mod moderation;

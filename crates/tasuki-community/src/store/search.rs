@@ -6,6 +6,7 @@
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
+use super::fresh::Fresh;
 use crate::nostr::Id;
 use crate::search::{Document, Query};
 
@@ -193,36 +194,37 @@ pub(crate) async fn read(connection: &mut PgConnection) -> sqlx::Result<Vec<Visi
     fetch.persistent(false).fetch_all(connection).await
 }
 
-/// An empty table beside the one in use; what an earlier try has left goes.
-pub(crate) async fn begin_rebuild(connection: &mut PgConnection) -> sqlx::Result<()> {
-    sqlx::raw_sql(
-        "DROP TABLE IF EXISTS cn_relay.search_documents_fresh;
-         CREATE TABLE cn_relay.search_documents_fresh (
+/// The table of an attempt at a rebuild.
+pub(crate) const fn fresh(attempt: i64) -> Fresh {
+    Fresh::new("search_documents", attempt)
+}
+
+/// An empty table beside the one in use; what earlier attempts have left goes.
+pub(crate) async fn begin_rebuild(connection: &mut PgConnection, fresh: Fresh) -> sqlx::Result<()> {
+    let make = "CREATE TABLE cn_relay.search_documents_fresh (
              event_id bytea NOT NULL,
              created_at bigint NOT NULL,
              terms tsvector NOT NULL
-         );",
-    )
-    .execute(connection)
-    .await?;
-    Ok(())
+         )";
+    fresh.make(connection, make).await
 }
 
 /// Fills it.
 pub(crate) async fn fill(
     connection: &mut PgConnection,
+    fresh: Fresh,
     documents: &[Document],
 ) -> sqlx::Result<()> {
     if documents.is_empty() {
         return Ok(());
     }
     let columns = Columns::of(documents);
-    sqlx::query(
+    sqlx::query(fresh.named(
         "INSERT INTO cn_relay.search_documents_fresh (event_id, created_at, terms)
          SELECT it.event_id, it.created_at, it.terms::tsvector || to_tsvector('pg_catalog.english', it.words)
          FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[])
              AS it (event_id, created_at, terms, words)",
-    )
+    ))
     .bind(&columns.ids)
     .bind(&columns.created)
     .bind(&columns.vectors)
@@ -233,9 +235,12 @@ pub(crate) async fn fill(
 }
 
 /// Its indexes, once it is full.
-pub(crate) async fn finish_rebuild(connection: &mut PgConnection) -> sqlx::Result<()> {
+pub(crate) async fn finish_rebuild(
+    connection: &mut PgConnection,
+    fresh: Fresh,
+) -> sqlx::Result<()> {
     let mut tx = connection.begin().await?;
-    sqlx::raw_sql(
+    sqlx::raw_sql(fresh.named(
         "SET LOCAL statement_timeout = 0;
          SET LOCAL maintenance_work_mem = '256MB';
          ALTER TABLE cn_relay.search_documents_fresh
@@ -245,15 +250,15 @@ pub(crate) async fn finish_rebuild(connection: &mut PgConnection) -> sqlx::Resul
          CREATE INDEX search_documents_fresh_created_idx
              ON cn_relay.search_documents_fresh (created_at DESC, event_id);
          ANALYZE cn_relay.search_documents_fresh;",
-    )
+    ))
     .execute(&mut *tx)
     .await?;
     tx.commit().await
 }
 
 /// Puts it in the place of the one in use.
-pub(crate) async fn switch(tx: &mut PgConnection) -> sqlx::Result<()> {
-    sqlx::raw_sql(
+pub(crate) async fn switch(tx: &mut PgConnection, fresh: Fresh) -> sqlx::Result<()> {
+    sqlx::raw_sql(fresh.named(
         "DROP TABLE cn_relay.search_documents;
          ALTER TABLE cn_relay.search_documents_fresh RENAME TO search_documents;
          ALTER TABLE cn_relay.search_documents
@@ -261,10 +266,10 @@ pub(crate) async fn switch(tx: &mut PgConnection) -> sqlx::Result<()> {
          ALTER INDEX cn_relay.search_documents_fresh_terms_idx RENAME TO search_documents_terms_idx;
          ALTER INDEX cn_relay.search_documents_fresh_created_idx
              RENAME TO search_documents_created_idx;",
-    )
-    .execute(tx)
+    ))
+    .execute(&mut *tx)
     .await?;
-    Ok(())
+    fresh.drop_earlier(tx).await
 }
 
 /// Documents by columns.

@@ -139,14 +139,15 @@ impl Handler for Trust {
 
     async fn rebuild(&self, snapshot: &mut Snapshot) -> Result<(), Failure> {
         let mut connection = self.pool.acquire().await?;
-        rebuild::begin(&mut connection).await?;
+        let fresh = rebuild::fresh(snapshot.attempt());
+        rebuild::begin(&mut connection, fresh).await?;
         let kinds = self.read_kinds();
         let mut after = Vec::new();
         loop {
             let page = events::page(snapshot.connection(), &kinds, &after).await?;
             let facts = self.facts(&page);
             let authors = authors(&mut connection, &facts).await?;
-            rebuild::fill(&mut connection, &facts.said, &authors).await?;
+            rebuild::fill(&mut connection, fresh, &facts.said, &authors).await?;
             // History is nobody's to make anew: what it lacks is added, right where it is.
             if !facts.reports.is_empty() {
                 reports::put(&mut connection, &facts.reports, &authors).await?;
@@ -155,12 +156,12 @@ impl Handler for Trust {
             after = last.id.0.to_vec();
         }
         rebuild::learn_all(&mut connection).await?;
-        rebuild::finish(&mut connection).await?;
+        rebuild::finish(&mut connection, fresh).await?;
         Ok(())
     }
 
-    async fn switch(&self, tx: &mut PgConnection) -> Result<(), Failure> {
-        rebuild::switch(tx).await?;
+    async fn switch_to(&self, tx: &mut PgConnection, attempt: i64) -> Result<(), Failure> {
+        rebuild::switch(tx, rebuild::fresh(attempt)).await?;
         Ok(())
     }
 }

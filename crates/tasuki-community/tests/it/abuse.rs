@@ -324,7 +324,11 @@ async fn a_flood_is_refused_word_by_word_and_others_are_served() {
         }
     }
     assert!(done <= 40, "{done}");
-    // Others ask, whatever this one has used up; he himself has, on all his connections.
+    others_are_served(&world, &said).await;
+}
+
+/// Others ask, whatever one has used up; he himself has, on all his connections.
+async fn others_are_served(world: &World, said: &Value) {
     let mut again = world.client().await;
     let refused = again.refused(&json!(["REQ", "s", {}])).await;
     assert!(refused.starts_with("rate-limited: "), "{refused}");

@@ -40,10 +40,7 @@ async fn a_filter_asks_for_a_bounded_number_of_tags() {
     };
     let refused = client.refused(&json!(["REQ", "s", filter("abcdfg")])).await;
     assert_eq!(refused, "invalid: more than 5 tags");
-    assert_eq!(
-        client.subscribe("s", &[filter("abcdf")]).await,
-        [json!(0); 0]
-    );
+    assert!(client.subscribe("s", &[filter("abcdf")]).await.is_empty());
 }
 
 #[tokio::test]

@@ -4,38 +4,40 @@ use std::collections::HashMap;
 
 use sqlx::{Connection as _, PgConnection};
 
+use super::super::fresh::Fresh;
 use super::contacts::Columns;
 use crate::nostr::{Id, Key};
 use crate::trust::Said;
 
-/// An empty table beside the one in use; what an earlier try has left goes.
-pub(crate) async fn begin(connection: &mut PgConnection) -> sqlx::Result<()> {
-    sqlx::raw_sql(
-        "DROP TABLE IF EXISTS cn_relay.trust_contacts_fresh;
-         CREATE TABLE cn_relay.trust_contacts_fresh (
+/// The table of an attempt at a rebuild.
+pub(crate) const fn fresh(attempt: i64) -> Fresh {
+    Fresh::new("trust_contacts", attempt)
+}
+
+/// An empty table beside the one in use; what earlier attempts have left goes.
+pub(crate) async fn begin(connection: &mut PgConnection, fresh: Fresh) -> sqlx::Result<()> {
+    let make = "CREATE TABLE cn_relay.trust_contacts_fresh (
              event_id bytea NOT NULL,
              reference bytea NOT NULL,
              from_key bytea NOT NULL,
              to_key bytea,
              said_at bigint NOT NULL
-         );",
-    )
-    .execute(connection)
-    .await?;
-    Ok(())
+         )";
+    fresh.make(connection, make).await
 }
 
 /// Fills it.
 pub(crate) async fn fill(
     connection: &mut PgConnection,
+    fresh: Fresh,
     said: &[Said],
     authors: &HashMap<Id, Key>,
 ) -> sqlx::Result<()> {
     let columns = Columns::of(said, authors);
-    sqlx::query(
+    sqlx::query(fresh.named(
         "INSERT INTO cn_relay.trust_contacts_fresh (event_id, reference, from_key, to_key, said_at)
          SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bigint[])",
-    )
+    ))
     .bind(&columns.events)
     .bind(&columns.references)
     .bind(&columns.from)
@@ -48,23 +50,23 @@ pub(crate) async fn fill(
 
 /// Its indexes, once it is full. Who made an event that is gone by now is known from the table in use: an
 /// id belongs to one author for ever.
-pub(crate) async fn finish(connection: &mut PgConnection) -> sqlx::Result<()> {
+pub(crate) async fn finish(connection: &mut PgConnection, fresh: Fresh) -> sqlx::Result<()> {
     let mut tx = connection.begin().await?;
-    sqlx::raw_sql(
+    sqlx::raw_sql(fresh.named(
         "SET LOCAL statement_timeout = 0;
          ALTER TABLE cn_relay.trust_contacts_fresh
              ADD CONSTRAINT trust_contacts_fresh_pkey PRIMARY KEY (event_id, reference);
-         UPDATE cn_relay.trust_contacts_fresh AS fresh
+         UPDATE cn_relay.trust_contacts_fresh AS made
          SET to_key = known.to_key
          FROM cn_relay.trust_contacts AS known
-         WHERE fresh.to_key IS NULL AND known.to_key IS NOT NULL
-             AND known.event_id = fresh.event_id AND known.reference = fresh.reference;
+         WHERE made.to_key IS NULL AND known.to_key IS NOT NULL
+             AND known.event_id = made.event_id AND known.reference = made.reference;
          CREATE INDEX trust_contacts_fresh_pair_idx
              ON cn_relay.trust_contacts_fresh (from_key, to_key, said_at);
          CREATE INDEX trust_contacts_fresh_unknown_idx
              ON cn_relay.trust_contacts_fresh (reference) WHERE to_key IS NULL;
          ANALYZE cn_relay.trust_contacts_fresh;",
-    )
+    ))
     .execute(&mut *tx)
     .await?;
     tx.commit().await
@@ -93,8 +95,8 @@ pub(crate) async fn learn_all(connection: &mut PgConnection) -> sqlx::Result<()>
 }
 
 /// Puts the table in the place of the one in use, and has everything looked at again.
-pub(crate) async fn switch(tx: &mut PgConnection) -> sqlx::Result<()> {
-    sqlx::raw_sql(
+pub(crate) async fn switch(tx: &mut PgConnection, fresh: Fresh) -> sqlx::Result<()> {
+    sqlx::raw_sql(fresh.named(
         "DROP TABLE cn_relay.trust_contacts;
          ALTER TABLE cn_relay.trust_contacts_fresh RENAME TO trust_contacts;
          ALTER TABLE cn_relay.trust_contacts
@@ -116,8 +118,8 @@ pub(crate) async fn switch(tx: &mut PgConnection) -> sqlx::Result<()> {
          ORDER BY subject, algorithm
          ON CONFLICT (subject, algorithm) DO UPDATE
          SET due_at = least(assertion.due_at, excluded.due_at);",
-    )
-    .execute(tx)
+    ))
+    .execute(&mut *tx)
     .await?;
-    Ok(())
+    fresh.drop_earlier(tx).await
 }

@@ -16,10 +16,11 @@ async fn refused(desk: &Desk, method: Method, path: &str, body: Option<&Value>, 
     assert!(message.contains(words), "{message} does not say {words}");
 }
 
-#[tokio::test]
-async fn every_field_of_a_rule_is_checked() {
-    let desk = Desk::open().await;
-    let cases = [
+type Broken = (&'static str, Value, &'static str);
+
+/// A field of a rule, what it can't be, and what is said of it.
+fn broken_rules() -> Vec<Broken> {
+    vec![
         ("kinds", json!([70_000]), "kinds"),
         (
             "kinds",
@@ -59,8 +60,41 @@ async fn every_field_of_a_rule_is_checked() {
         ("policy_url", json!("javascript:alert(1)"), "policy_url"),
         ("policy_ref", json!("a\u{0}"), "policy_ref"),
         ("colour", json!("red"), "colour"),
-    ];
-    for (field, value, words) in cases {
+    ]
+}
+
+/// The same of a label.
+fn broken_labels() -> Vec<Broken> {
+    vec![
+        ("target", json!("pubkey:me"), "target"),
+        ("target", json!("topic:a"), "target"),
+        ("label", json!(""), "label is not one word"),
+        ("confidence", json!(-0.1), "confidence is not from 0 to 1"),
+        (
+            "expires_in_seconds",
+            json!(-1),
+            "expires_in_seconds is not from 1",
+        ),
+        ("policy_url", json!("https://a b"), "policy_url"),
+        ("policy_ref", json!(""), "policy_ref is empty"),
+        ("topics", json!([""]), "topics has what is no topic here"),
+        (
+            "topics",
+            json!(vec!["a"; 21]),
+            "topics has more than 20 values",
+        ),
+        (
+            "reason",
+            json!("x".repeat(1001)),
+            "reason is longer than 1000 bytes",
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn every_field_of_a_rule_is_checked() {
+    let desk = Desk::open().await;
+    for (field, value, words) in broken_rules() {
         let mut wrong = rule("buy", "spam");
         wrong[field] = value;
         let body = json!({"rule": wrong, "reason": "a test"});
@@ -102,30 +136,7 @@ async fn every_field_of_a_label_and_a_report_is_checked() {
     let desk = Desk::open().await;
     let key = desk.author.public_key().to_hex();
     let good = format!("pubkey:{key}");
-    for (field, value, words) in [
-        ("target", json!("pubkey:me"), "target"),
-        ("target", json!("topic:a"), "target"),
-        ("label", json!(""), "label is not one word"),
-        ("confidence", json!(-0.1), "confidence is not from 0 to 1"),
-        (
-            "expires_in_seconds",
-            json!(-1),
-            "expires_in_seconds is not from 1",
-        ),
-        ("policy_url", json!("https://a b"), "policy_url"),
-        ("policy_ref", json!(""), "policy_ref is empty"),
-        ("topics", json!([""]), "topics has what is no topic here"),
-        (
-            "topics",
-            json!(vec!["a"; 21]),
-            "topics has more than 20 values",
-        ),
-        (
-            "reason",
-            json!("x".repeat(1001)),
-            "reason is longer than 1000 bytes",
-        ),
-    ] {
+    for (field, value, words) in broken_labels() {
         let mut wrong = saying(&good, "rude");
         wrong[field] = value;
         refused(&desk, Method::POST, "/v1/labels", Some(&wrong), words).await;

@@ -92,7 +92,12 @@ async fn a_label_is_withdrawn_once_and_may_be_given_again() {
         (409, &json!("LABEL_STATE_CONFLICT"))
     );
     let labels = json!({"kinds": [39006]});
-    assert!(desk.client.find(&[labels.clone()]).await.is_empty());
+    assert!(
+        desk.client
+            .find(std::slice::from_ref(&labels))
+            .await
+            .is_empty()
+    );
     let deletions = desk
         .client
         .find(&[json!({"kinds": [5], "#e": [label["event_id"]]})])
