@@ -33,6 +33,8 @@ use crate::trust::{Scores, Speak, Trust};
 
 /// Of each consumer: a rebuild reads a snapshot, fills a table and keeps its place, for as long as it takes.
 const CONSUMER_CONNECTIONS: u32 = 3;
+/// Two fill the table of the index.
+const INDEX_CONNECTIONS: u32 = CONSUMER_CONNECTIONS + 1;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Everything that workers share.
@@ -167,7 +169,7 @@ impl Staff<'_> {
 
     /// The consumer `index-v1`.
     fn index(&self, pool: &PgPool) -> impl Worker + use<> {
-        let pool = beside(pool, CONSUMER_CONNECTIONS);
+        let pool = beside(pool, INDEX_CONNECTIONS);
         let index = Index {
             pool: pool.clone(),
             kinds: self.own.index.kinds.clone(),

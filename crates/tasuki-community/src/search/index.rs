@@ -6,12 +6,15 @@
 
 use std::collections::BTreeSet;
 
-use sqlx::{FromRow, PgConnection, PgPool};
+use sqlx::pool::PoolConnection;
+use sqlx::{FromRow, PgConnection, PgPool, Postgres};
 use tasuki::seqlog::{Failure, Handler, Numbered, Snapshot, Tx};
 use tokio::task::spawn_blocking;
+use tokio::try_join;
 
 use super::Document;
 use crate::nostr::{Id, Parsed};
+use crate::store::fresh::Fresh;
 use crate::store::search::Visible;
 use crate::store::{find, search};
 
@@ -48,6 +51,36 @@ impl Index {
     }
 }
 
+/// Who writes a fresh table: making its rows, and then its indexes, takes a process of the server longer
+/// than reading and cutting up the texts, so two of them share it.
+struct Writers {
+    first: PoolConnection<Postgres>,
+    second: PoolConnection<Postgres>,
+}
+
+impl Writers {
+    async fn open(pool: &PgPool) -> sqlx::Result<Self> {
+        let (first, second) = try_join!(pool.acquire(), pool.acquire())?;
+        Ok(Self { first, second })
+    }
+
+    /// Writes a page.
+    async fn fill(&mut self, fresh: Fresh, page: &[Document]) -> sqlx::Result<()> {
+        let (one, other) = page.split_at(page.len() / 2);
+        let one = search::fill(&mut self.first, fresh, one);
+        let other = search::fill(&mut self.second, fresh, other);
+        try_join!(one, other).map(drop)
+    }
+
+    /// Makes the indexes of what is written.
+    async fn finish(&mut self, fresh: Fresh) -> sqlx::Result<()> {
+        let words = search::index_words(&mut self.first, fresh);
+        let rest = search::index_rest(&mut self.second, fresh);
+        try_join!(words, rest)?;
+        search::finish_rebuild(&mut self.first, fresh).await
+    }
+}
+
 impl Handler for Index {
     type Row = Row;
 
@@ -75,16 +108,16 @@ impl Handler for Index {
     }
 
     async fn rebuild(&self, snapshot: &mut Snapshot) -> Result<(), Failure> {
-        let mut connection = self.pool.acquire().await?;
+        let mut writers = Writers::open(&self.pool).await?;
         let fresh = search::fresh(snapshot.attempt());
-        search::begin_rebuild(&mut connection, fresh).await?;
+        search::begin_rebuild(&mut writers.first, fresh).await?;
         search::begin_reading(snapshot.connection(), &self.kinds).await?;
         let mut page = search::read(snapshot.connection()).await?;
         let mut ready = Vec::new();
         while !page.is_empty() {
             // While one page is written, the documents of the next are made, and the one behind it is read.
             let (written, made, next) = tokio::join!(
-                search::fill(&mut connection, fresh, &ready),
+                writers.fill(fresh, &ready),
                 self.documents(page),
                 search::read(snapshot.connection()),
             );
@@ -92,8 +125,8 @@ impl Handler for Index {
             ready = made?;
             page = next?;
         }
-        search::fill(&mut connection, fresh, &ready).await?;
-        search::finish_rebuild(&mut connection, fresh).await?;
+        writers.fill(fresh, &ready).await?;
+        writers.finish(fresh).await?;
         Ok(())
     }
 

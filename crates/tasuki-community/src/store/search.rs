@@ -234,25 +234,40 @@ pub(crate) async fn fill(
     Ok(())
 }
 
-/// Its indexes, once it is full.
+/// Its index of words, once it is full.
+pub(crate) async fn index_words(connection: &mut PgConnection, fresh: Fresh) -> sqlx::Result<()> {
+    let index = "CREATE INDEX search_documents_fresh_terms_idx
+             ON cn_relay.search_documents_fresh USING gin (terms)";
+    at_length(connection, fresh, index).await
+}
+
+/// Its other indexes, at the same time.
+pub(crate) async fn index_rest(connection: &mut PgConnection, fresh: Fresh) -> sqlx::Result<()> {
+    let indexes = "CREATE UNIQUE INDEX search_documents_fresh_pkey
+             ON cn_relay.search_documents_fresh (event_id);
+         CREATE INDEX search_documents_fresh_created_idx
+             ON cn_relay.search_documents_fresh (created_at DESC, event_id)";
+    at_length(connection, fresh, indexes).await
+}
+
+/// What is left to do when it has all of them.
 pub(crate) async fn finish_rebuild(
     connection: &mut PgConnection,
     fresh: Fresh,
 ) -> sqlx::Result<()> {
+    let finish = "ALTER TABLE cn_relay.search_documents_fresh
+             ADD PRIMARY KEY USING INDEX search_documents_fresh_pkey;
+         ANALYZE cn_relay.search_documents_fresh";
+    at_length(connection, fresh, finish).await
+}
+
+/// Statements about the fresh table that may take as long as they need.
+async fn at_length(connection: &mut PgConnection, fresh: Fresh, sql: &str) -> sqlx::Result<()> {
     let mut tx = connection.begin().await?;
-    sqlx::raw_sql(fresh.named(
-        "SET LOCAL statement_timeout = 0;
-         SET LOCAL maintenance_work_mem = '256MB';
-         ALTER TABLE cn_relay.search_documents_fresh
-             ADD CONSTRAINT search_documents_fresh_pkey PRIMARY KEY (event_id);
-         CREATE INDEX search_documents_fresh_terms_idx
-             ON cn_relay.search_documents_fresh USING gin (terms);
-         CREATE INDEX search_documents_fresh_created_idx
-             ON cn_relay.search_documents_fresh (created_at DESC, event_id);
-         ANALYZE cn_relay.search_documents_fresh;",
-    ))
-    .execute(&mut *tx)
-    .await?;
+    let settings = "SET LOCAL statement_timeout = 0; SET LOCAL maintenance_work_mem = '256MB'; ";
+    sqlx::raw_sql(fresh.named(&format!("{settings}{sql}")))
+        .execute(&mut *tx)
+        .await?;
     tx.commit().await
 }
 

@@ -8,7 +8,7 @@ use tasuki_testkit::eventually_within;
 use crate::support::{Answer, World};
 
 /// `tasuki relay …`, by Ann.
-async fn relay(world: &World, words: &[&str]) -> Answer {
+pub(crate) async fn relay(world: &World, words: &[&str]) -> Answer {
     let words: Vec<&str> = ["relay"].iter().chain(words).copied().collect();
     let mut command = world.joined(&words);
     command.env("USER", "ann");

@@ -12,11 +12,15 @@ use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgPool};
 use tasuki_testkit::eventually;
 
+use crate::relaying::relay;
 use crate::shopping::bought;
 use crate::support::{Up, World};
 use crate::walk::grant;
 
-const SERVICES: [&str; 2] = ["entitlement", "shop"];
+const SERVICES: [&str; 3] = ["entitlement", "shop", "community"];
+/// Where their outboxes are, and where these publish to.
+const SCHEMAS: [&str; 3] = ["entitlement", "shop", "cn_relay"];
+const STREAMS: [&str; 3] = ["entitlement-events", "shop-events", "community-events"];
 
 /// A platform that publishes nothing, and does not see by itself what the broker lost.
 async fn silent(world: &World) -> Up {
@@ -29,24 +33,34 @@ async fn silent(world: &World) -> Up {
 }
 
 /// The numbers that a command answers for the outbox of each service.
-async fn of_each(world: &World, words: &[&str], number: &str) -> [i64; 2] {
+async fn of_each(world: &World, words: &[&str], number: &str) -> [i64; 3] {
     let told = world.run(world.joined(words)).await.json();
     let services: Vec<_> = told.as_array().unwrap().iter().collect();
     let services: Vec<_> = services.iter().map(|it| &it["service"]).collect();
     assert_eq!(services, SERVICES, "{told}");
-    [0, 1].map(|at| told[at][number].as_i64().unwrap())
+    [0, 1, 2].map(|at| told[at][number].as_i64().unwrap())
 }
 
-async fn waiting(world: &World) -> [i64; 2] {
+async fn waiting(world: &World) -> [i64; 3] {
     of_each(world, &["outbox", "list", "--json"], "pending").await
 }
 
 /// How many published events each outbox has.
-async fn published(pool: &PgPool) -> [i64; 2] {
-    let sql = "SELECT ARRAY[(SELECT count(*) FROM entitlement.outbox_published),
-        (SELECT count(*) FROM shop.outbox_published)]";
-    let both: Vec<i64> = sqlx::query_scalar(sql).fetch_one(pool).await.unwrap();
-    both.try_into().unwrap()
+async fn published(pool: &PgPool) -> [i64; 3] {
+    let counts = SCHEMAS.map(|schema| format!("(SELECT count(*) FROM {schema}.outbox_published)"));
+    let sql = AssertSqlSafe(format!("SELECT ARRAY[{}]", counts.join(", ")));
+    let all: Vec<i64> = sqlx::query_scalar(sql).fetch_one(pool).await.unwrap();
+    all.try_into().unwrap()
+}
+
+/// Authors are told of labels.
+async fn labelled(world: &World) {
+    for author in ["ab".repeat(32), "cd".repeat(32)] {
+        let target = format!("pubkey:{author}");
+        let add = ["label", "add", &target, "--label", "spam", "--for", "1d"];
+        let why = ["--topic", "run", "--reason", "nothing but spam"];
+        relay(world, &[&add[..], &why].concat()).await.ok();
+    }
 }
 
 #[tokio::test]
@@ -55,9 +69,10 @@ async fn what_is_old_is_removed_and_what_the_broker_lost_is_sent_again_from_ever
     let mut up = world.up().await;
     grant(&up, "ann").await;
     bought(&up, "bob").await;
+    labelled(&world).await;
     let pool = up.database().await;
     eventually("everything is published", async || {
-        (waiting(&world).await == [0, 0]).then_some(())
+        (waiting(&world).await == [0; 3]).then_some(())
     })
     .await;
     let before = published(&pool).await;
@@ -70,13 +85,13 @@ async fn what_is_old_is_removed_and_what_the_broker_lost_is_sent_again_from_ever
     up.process.signal(Signal::TERM);
     assert_eq!(up.process.ended().await.code, Some(0));
     let up = silent(&world).await;
-    for stream in ["entitlement-events", "shop-events"] {
+    for stream in STREAMS {
         up.jetstream().await.delete_stream(stream).await.unwrap();
     }
     let reconcile = ["outbox", "reconcile", "--json"];
     assert_eq!(of_each(&world, &reconcile, "sent_again").await, left);
     assert_eq!(waiting(&world).await, left);
-    assert_eq!(of_each(&world, &reconcile, "sent_again").await, [0, 0]);
+    assert_eq!(of_each(&world, &reconcile, "sent_again").await, [0; 3]);
     what_waits_is_listed(&world, left).await;
     let text = world.run(world.joined(&reconcile[..2])).await.ok();
     assert!(
@@ -85,7 +100,7 @@ async fn what_is_old_is_removed_and_what_the_broker_lost_is_sent_again_from_ever
     );
 }
 
-async fn what_waits_is_listed(world: &World, left: [i64; 2]) {
+async fn what_waits_is_listed(world: &World, left: [i64; 3]) {
     let list = ["outbox", "list", "--waiting", "--json"];
     let waiting = world.run(world.joined(&list)).await.json();
     let waiting = waiting.as_array().unwrap();
@@ -97,7 +112,7 @@ async fn what_waits_is_listed(world: &World, left: [i64; 2]) {
     );
     let few = ["outbox", "list", "--waiting", "--limit", "1"];
     let few = world.run(world.joined(&few)).await.ok();
-    assert_eq!(few.lines().count(), 3, "the oldest of each: {few}");
+    assert_eq!(few.lines().count(), 4, "the oldest of each: {few}");
     assert!(
         few.contains(waiting[0]["event_id"].as_str().unwrap()),
         "{few}"
@@ -106,19 +121,19 @@ async fn what_waits_is_listed(world: &World, left: [i64; 2]) {
 
 /// One event of each outbox is three hours old.
 async fn the_old_ones_are_removed(world: &World, pool: &PgPool) {
-    for service in SERVICES {
+    for schema in SCHEMAS {
         let sql = format!(
-            "UPDATE {service}.outbox_published SET published_at = now() - interval '3 hours'
+            "UPDATE {schema}.outbox_published SET published_at = now() - interval '3 hours'
              WHERE event_id = (
-                SELECT event_id FROM {service}.outbox_published ORDER BY event_id LIMIT 1
+                SELECT event_id FROM {schema}.outbox_published ORDER BY event_id LIMIT 1
              )"
         );
         let aged = sqlx::query(AssertSqlSafe(sql)).execute(pool).await.unwrap();
         assert_eq!(aged.rows_affected(), 1);
     }
     let cleanup = ["outbox", "cleanup", "--older-than", "2h", "--json"];
-    assert_eq!(of_each(world, &cleanup, "rows").await, [1, 1]);
-    assert_eq!(of_each(world, &cleanup, "rows").await, [0, 0]);
+    assert_eq!(of_each(world, &cleanup, "rows").await, [1; 3]);
+    assert_eq!(of_each(world, &cleanup, "rows").await, [0; 3]);
 }
 
 #[tokio::test]
