@@ -21,7 +21,7 @@ use uuid::Uuid;
 use super::{DELAY, DELIVERIES_TOTAL, failed, is_injected, message_id, secrets};
 use crate::config::FailureInjection;
 use crate::domain::Channel;
-use crate::store::delivery::{self, Row};
+use crate::store::delivery::Row;
 use crate::store::webhooks::owed::{self, Turn};
 use crate::store::webhooks::trouble::{self, Failure, Limits, Trouble};
 use crate::store::webhooks::{self, Door};
@@ -437,15 +437,7 @@ impl Work for Outside {
                 End::Withdrawn(why) => withdrawn.push((*fence, *why)),
             }
         }
-        // If the second fails, the first is asked for again and finds nothing to do.
-        let mut settled = Vec::new();
-        if !sent.is_empty() {
-            settled = delivery::sent(&mut *connection, &sent).await?;
-        }
-        if !withdrawn.is_empty() {
-            settled.extend(owed::withdrawn(connection, &withdrawn).await?);
-        }
-        Ok(settled)
+        owed::settle(connection, &sent, &withdrawn).await
     }
 
     fn panicked(&self, failed_attempts: u32, message: &str) -> Outcome<End> {
