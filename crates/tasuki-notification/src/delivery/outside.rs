@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use sqlx::{PgConnection, PgPool};
 use tasuki::lease::{Claim, Claimed, Fence, Leases, Outcome, Work};
 use tasuki::retry::{Policy, Verdict};
+use tasuki::testing::crash_point;
 use tasuki::worker::Bell;
 use tasuki::{Clock, begin};
 use tasuki_contract::ids::{EventId, NotificationId};
@@ -127,6 +128,7 @@ impl Outside {
             return outcome;
         }
         let attempt = self.attempt(row, &door).await;
+        crash_point("notification.webhook_sent");
         let logged = async {
             let mut connection = self.pool.acquire().await?;
             let made = super::attempt(&self.clock, endpoint, row.notification_id, &attempt);
