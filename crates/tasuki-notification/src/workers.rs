@@ -21,6 +21,7 @@ use tokio::sync::Mutex;
 use crate::advisories::Advisories;
 use crate::config::{Notification, Source};
 use crate::delivery::{Inside, Outside};
+use crate::events::Reader;
 use crate::intake::Intake;
 use crate::live::{Followed, Heads};
 use crate::retention::Retention;
@@ -103,7 +104,7 @@ impl Shop<'_> {
             .iter()
             .zip(source.advisories(self.replicas))
         {
-            service = service.worker(self.keep_advisories(name(kind), spec));
+            service = service.worker(self.keep_advisories(name(kind), spec, read));
         }
         service.worker(Sweep {
             name: name("sweep"),
@@ -117,10 +118,17 @@ impl Shop<'_> {
         })
     }
 
-    fn keep_advisories(&self, name: String, spec: ConsumerSpec) -> impl Worker + use<> {
+    fn keep_advisories(
+        &self,
+        name: String,
+        spec: ConsumerSpec,
+        read: Reader,
+    ) -> impl Worker + use<> {
         let handler = Advisories {
             pool: self.tables.database.workers.clone(),
             bus: Arc::clone(self.bus),
+            inbox: Inbox::new(&self.tables.schema),
+            read,
         };
         Consumer::new(name, self.bus.as_ref().clone(), spec, handler)
     }
@@ -249,7 +257,9 @@ mod tests {
 
     #[test]
     fn ten_deliveries_of_a_failing_message_span_more_than_an_hour() {
-        let least: Duration = (1..10).map(|delivery| backoff().delay(delivery, 0.0)).sum();
+        let least: Duration = (1..10)
+            .map(|delivery| backoff().delay(delivery, 0.0))
+            .sum();
         assert!(least >= Duration::from_secs(3600), "{least:?}");
     }
 }
