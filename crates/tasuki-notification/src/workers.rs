@@ -10,7 +10,7 @@ use tasuki::dlq::Letters;
 use tasuki::inbox::Inbox;
 use tasuki::lease::{Leases, Owner, Route, Runner, Settings, Unit, Watermark};
 use tasuki::retry::Backoff;
-use tasuki::upkeep::{self, Partitioned, Upkeep};
+use tasuki::upkeep::{self, Expiring, Partitioned, Upkeep};
 use tasuki::worker::{Bell, Listener, Ringer, Worker};
 use tasuki::{Clock, Schema};
 use tasuki_service::Service;
@@ -226,7 +226,14 @@ impl Shop<'_> {
         let retention = &self.own.retention;
         let keep = DAY * u32::from(retention.retention_days);
         let pool = self.tables.database.workers.clone();
+        // Whoever closed an entry may still be asked about it; by then its message has left the stream.
+        let aside = Expiring::new("notification_nats_dlq", "created_at").keep(keep);
+        let aside = aside.only(
+            "(redriven_at IS NOT NULL OR discarded_at IS NOT NULL)
+             AND GREATEST(redriven_at, discarded_at) < $1",
+        );
         Ok(Upkeep::new(pool, &self.tables.schema)
+            .expiring(aside)?
             .partitioned(
                 Partitioned::by_uuid_v7("processed_events", "event_id", "processed_at").keep(keep),
             )?
