@@ -250,7 +250,11 @@ pub(crate) fn letters(schema: &Schema) -> Letters {
     Letters::new(schema, &[delivery::INSIDE])
 }
 
-/// The delays between deliveries of a message that fails: ten of them span more than an hour.
+/// So many deliveries at least.
+pub(crate) const DELIVERIES: u32 = 10;
+
+/// The delays between deliveries of a message that fails: [ten](DELIVERIES) of them span more than an
+/// hour.
 pub(crate) fn backoff() -> Backoff {
     let quarter = Duration::from_secs(15 * 60);
     Backoff::exponential(Duration::from_secs(1), quarter)
@@ -264,7 +268,7 @@ mod tests {
 
     #[test]
     fn ten_deliveries_of_a_failing_message_span_more_than_an_hour() {
-        let least: Duration = (1..10)
+        let least: Duration = (1..DELIVERIES)
             .map(|delivery| backoff().delay(delivery, 0.0))
             .sum();
         assert!(least >= Duration::from_secs(3600), "{least:?}");
