@@ -392,8 +392,11 @@ fn backfill<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::E
     time_within(deserializer, &(SECOND..=365 * DAY))
 }
 
+/// What the broker loses is found by comparing it with these. Older ones would come again, from a stream
+/// that has lost everything, when who is told has forgotten them: streams keep theirs for seven days, and
+/// consumers remember for longer than that.
 fn published_ttl<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    time_within(deserializer, &(HOUR..=DAY * 30))
+    time_within(deserializer, &(HOUR..=DAY * 7))
 }
 
 fn a_day_at_most<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {

@@ -168,9 +168,11 @@ fn wait<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error
     time_within(deserializer, &(Duration::ZERO..=10 * SECOND))
 }
 
-/// What the broker loses is found by comparing it with these.
+/// What the broker loses is found by comparing it with these. Older ones would come again, from a stream
+/// that has lost everything, when who is told has forgotten them: streams keep theirs for seven days, and
+/// consumers remember for longer than that.
 fn published_ttl<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    time_within(deserializer, &(HOUR..=30 * DAY))
+    time_within(deserializer, &(HOUR..=7 * DAY))
 }
 
 fn duplicate_window<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
@@ -210,6 +212,7 @@ mod tests {
             ("idempotency.ttl-hours", "0", "0 is not from 1 to 8760"),
             ("idempotency.wait", "11s", "11s is not from 0ns to 10s"),
             ("outbox.published-ttl", "59m", "3540s is not from 3600s"),
+            ("outbox.published-ttl", "8d", "is not from 3600s to 604800s"),
             ("nats.duplicate-window", "0s", "0ns is not from 1s"),
             ("nats.subject", "", "it is required"),
             ("nats.stream", "", "it is required"),
@@ -230,6 +233,7 @@ mod tests {
             ("outbox.poll-interval", "200ms"),
             ("outbox.batch-size", "1"),
             ("outbox.published-ttl", "1h"),
+            ("outbox.published-ttl", "7d"),
             ("retention.audit-days", "31"),
             ("idempotency.wait", "0s"),
         ] {

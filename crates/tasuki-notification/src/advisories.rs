@@ -4,24 +4,31 @@
 //! looked up, and when the stream was created, because numbers come back when a stream is made
 //! again or rolled back. What is younger than the advisory is not what it is about. Advisories are
 //! read from a stream of their own and acknowledged after the commit: those that arrive while the
-//! database is away are stored when it is back.
+//! database is away are stored when it is back. A message whose last delivery was not acknowledged, but
+//! took it in, is not lost: the inbox knows its event, and nothing is recorded.
 
 use std::sync::Arc;
 
 use serde::Deserialize;
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use tasuki::begin;
 use tasuki::bus::{Delivery, Handler, NatsBus, Stored, StreamState, Streams, Verdict};
+use tasuki::inbox::Inbox;
 use tasuki::worker::Error;
 use tasuki_contract::timestamp;
 use time::{Duration, OffsetDateTime};
+use uuid::Uuid;
 
+use crate::NAME;
+use crate::events::Reader;
 use crate::lost::set_aside;
 use crate::store;
 use crate::store::broker::Lost;
 
 /// Messages that the broker gave up, by kind. Alert `broker-dlq`: above 0.
 const LOST_TOTAL: &str = "tasuki_notification_lost_messages_total";
+/// What the kind of those is called that were delivered too often.
+const MAX_DELIVERIES: &str = "MAX_DELIVERIES";
 /// So much may the clocks of a cluster's servers differ.
 const SKEW: Duration = Duration::seconds(5);
 /// What is said of a message whose stream is another one now, or none.
@@ -53,7 +60,7 @@ impl Advisory {
     fn kind(&self) -> &'static str {
         match self.kind.ends_with("terminated") {
             true => "TERMINATED",
-            false => "MAX_DELIVERIES",
+            false => MAX_DELIVERIES,
         }
     }
 
@@ -72,6 +79,8 @@ impl Advisory {
 pub(crate) struct Advisories {
     pub(crate) pool: PgPool,
     pub(crate) bus: Arc<NatsBus>,
+    pub(crate) inbox: Inbox,
+    pub(crate) read: Reader,
 }
 
 impl Advisories {
@@ -90,6 +99,10 @@ impl Advisories {
             return Ok(());
         };
         let kind = advisory.kind();
+        // The event as the message tells it, as in the sweep. What was refused for good is another thing.
+        let event = message.as_ref().filter(|_| kind == MAX_DELIVERIES);
+        let event = event.and_then(|it| (self.read)(&it.payload, None).ok());
+        let event = event.map(|event| event.event_id);
         let lost = Lost {
             stream: &advisory.stream,
             stream_created_at,
@@ -101,6 +114,11 @@ impl Advisories {
             deliveries: advisory.deliveries.and_then(|it| i64::try_from(it).ok()),
         };
         let mut tx = begin(&self.pool).await?;
+        if self.is_taken_in(&mut tx, event).await? {
+            let (stream, sequence) = (lost.stream, lost.stream_seq);
+            tracing::info!(stream, sequence, "message given up, its event was taken in");
+            return Ok(());
+        }
         set_aside(&mut tx, &lost).await?;
         tx.commit().await?;
         metrics::counter!(LOST_TOTAL, "kind" => kind).increment(1);
@@ -113,6 +131,13 @@ impl Advisories {
             "message set aside",
         );
         Ok(())
+    }
+
+    async fn is_taken_in(&self, tx: &mut PgConnection, event: Option<Uuid>) -> Result<bool, Error> {
+        let Some(event) = event else {
+            return Ok(false);
+        };
+        Ok(self.inbox.seen(tx, NAME, &[event]).await?.contains(&event))
     }
 
     /// The message that an advisory is about, and what is to be said if there is another in its

@@ -11,6 +11,7 @@ use tasuki_contract::streams;
 use tasuki_service::config::{Leased, ServiceDatabase, ServiceServer, time_within, within};
 
 use crate::domain::Channel;
+use crate::workers::DELIVERIES;
 
 /// `[notification]`
 #[derive(Clone, Debug, Deserialize)]
@@ -157,6 +158,24 @@ pub struct Webhook {
 }
 
 impl Notification {
+    /// The streams that are consumed, and their sections.
+    pub(crate) const fn sources(&self) -> [(&'static str, &Source); 4] {
+        [
+            ("nats", &self.nats),
+            ("matchmaking-nats", &self.matchmaking_nats),
+            ("shop-nats", &self.shop_nats),
+            ("community-nats", &self.community_nats),
+        ]
+    }
+
+    /// A source whose messages are given up within less than an hour: a short outage of something would
+    /// cost a person's time. Its section, and after how many deliveries.
+    pub(crate) fn gives_up_early(&self) -> Option<(&'static str, u32)> {
+        let mut sources = self.sources().into_iter();
+        let early = sources.find(|(_, it)| it.enabled && it.max_deliver.get() < DELIVERIES);
+        early.map(|(section, source)| (section, source.max_deliver.get()))
+    }
+
     /// Why settings that are fine each by itself do not go together; nothing if they do.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
         let (failing, closed) = (self.webhook.disable_after, self.webhook.keep_for_closed);

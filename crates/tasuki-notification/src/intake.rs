@@ -9,13 +9,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sqlx::{PgConnection, PgPool};
+use tasuki::Clock;
 use tasuki::bus::{Delivery, Handler, Verdict};
 use tasuki::inbox::{self, Arrival, Inbox};
 use tasuki::testing::crash_point;
 use tasuki::worker::{Bell, Error};
-use tasuki::{Clock, begin};
 use tasuki_contract::ids::NotificationId;
-use tasuki_service::database;
+use tasuki_service::database::{self, Held};
 
 use crate::NAME;
 use crate::domain::{Channel, Incoming, Wishes};
@@ -73,7 +73,8 @@ impl Intake {
 
     /// Takes in events in one transaction of its own.
     async fn take_all(&self, events: &[&Incoming]) -> Result<(), Failed> {
-        let taken = self.commit(events).await;
+        // If it was committed all the same, the inbox says so when the events come again.
+        let taken = database::in_time(self.commit(events)).await;
         let is_away = taken.as_ref().is_err_and(Failed::is_away);
         let stuck = events.iter().filter(|_| is_away);
         *self.stuck() = stuck.map(|event| (*event).clone()).collect();
@@ -85,10 +86,12 @@ impl Intake {
     }
 
     async fn commit(&self, events: &[&Incoming]) -> Result<(), Failed> {
-        let mut tx = begin(&self.pool).await.map_err(Failed::Begin)?;
+        let mut held = Held::of(&self.pool).await.map_err(Failed::Begin)?;
+        let mut tx = held.begin().await.map_err(Failed::Begin)?;
         self.take(&mut tx, events).await?;
         crash_point("notification.before_commit");
         tx.commit().await?;
+        held.give_back();
         crash_point("notification.committed");
         self.bell.ring();
         Ok(())
@@ -211,8 +214,13 @@ impl Handler for Intake {
     async fn ready(&self) -> Result<(), Error> {
         let stuck = self.stuck().clone();
         if stuck.is_empty() {
-            let mut connection = self.pool.acquire().await?;
-            return Ok(store::ping(&mut connection).await?);
+            let pinged = async {
+                let mut held = Held::of(&self.pool).await?;
+                store::ping(held.connection()).await?;
+                held.give_back();
+                Ok::<_, sqlx::Error>(())
+            };
+            return Ok(database::in_time(pinged).await?);
         }
         let events: Vec<_> = stuck.iter().collect();
         match self.take_all(&events).await {

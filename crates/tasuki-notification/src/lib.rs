@@ -72,6 +72,15 @@ pub fn config(config: &Config) -> Result<Notification, ConfigError> {
         if own.webhook.allow_private_addresses {
             return Err(unsafe_here("notification.webhook.allow-private-addresses"));
         }
+        if let Some((section, deliveries)) = own.gives_up_early() {
+            let key = format!("notification.{section}.max-deliver");
+            let least = workers::DELIVERIES;
+            let problem = format!(
+                "{deliveries} is not at least {least}, whose delays span an hour; fewer are only safe in \
+                 development"
+            );
+            return Err(ConfigError::invalid(&key, &problem));
+        }
     }
     Ok(own)
 }
@@ -137,12 +146,7 @@ pub async fn service(
     };
     let about = "Events, delivered to people: inbox, live stream, webhooks.";
     let mut service = Service::new(tables.clone(), about, own.server);
-    for source in [
-        &own.nats,
-        &own.matchmaking_nats,
-        &own.shop_nats,
-        &own.community_nats,
-    ] {
+    for (_, source) in own.sources() {
         if source.enabled {
             let spec = source.spec(common.nats.replicas);
             service = service.needs(consumer_check(&bus, &spec));

@@ -12,8 +12,7 @@ use crate::store::delivery::{self, Backlog};
 /// Deliveries that are due and not done, counted up to ten thousand, by `kind`: `inside` (the log
 /// and inboxes) or `webhook`. No alert; explains the next.
 const DUE: &str = "tasuki_notification_due_rows";
-/// For how long the one that is due longest has been, by `kind`. Alert `notification-lag`: above 60
-/// for `inside`.
+/// For how long the one that is due longest has been, by `kind`. To be alerted of above 60 for `inside`.
 const OLDEST_DUE_AGE: &str = "tasuki_notification_oldest_due_age_seconds";
 /// Messages that were set aside, and are open. Alert `broker-dlq`: above 0.
 const ASIDE_OPEN: &str = "tasuki_notification_aside_open_rows";

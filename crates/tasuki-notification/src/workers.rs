@@ -10,7 +10,7 @@ use tasuki::dlq::Letters;
 use tasuki::inbox::Inbox;
 use tasuki::lease::{Leases, Owner, Route, Runner, Settings, Unit, Watermark};
 use tasuki::retry::Backoff;
-use tasuki::upkeep::{self, Partitioned, Upkeep};
+use tasuki::upkeep::{self, Expiring, Partitioned, Upkeep};
 use tasuki::worker::{Bell, Listener, Ringer, Worker};
 use tasuki::{Clock, Schema};
 use tasuki_service::Service;
@@ -21,6 +21,7 @@ use tokio::sync::Mutex;
 use crate::advisories::Advisories;
 use crate::config::{Notification, Source};
 use crate::delivery::{Inside, Outside};
+use crate::events::Reader;
 use crate::intake::Intake;
 use crate::live::{Followed, Heads};
 use crate::retention::Retention;
@@ -103,7 +104,7 @@ impl Shop<'_> {
             .iter()
             .zip(source.advisories(self.replicas))
         {
-            service = service.worker(self.keep_advisories(name(kind), spec));
+            service = service.worker(self.keep_advisories(name(kind), spec, read));
         }
         service.worker(Sweep {
             name: name("sweep"),
@@ -117,10 +118,17 @@ impl Shop<'_> {
         })
     }
 
-    fn keep_advisories(&self, name: String, spec: ConsumerSpec) -> impl Worker + use<> {
+    fn keep_advisories(
+        &self,
+        name: String,
+        spec: ConsumerSpec,
+        read: Reader,
+    ) -> impl Worker + use<> {
         let handler = Advisories {
             pool: self.tables.database.workers.clone(),
             bus: Arc::clone(self.bus),
+            inbox: Inbox::new(&self.tables.schema),
+            read,
         };
         Consumer::new(name, self.bus.as_ref().clone(), spec, handler)
     }
@@ -218,7 +226,14 @@ impl Shop<'_> {
         let retention = &self.own.retention;
         let keep = DAY * u32::from(retention.retention_days);
         let pool = self.tables.database.workers.clone();
+        // Whoever closed an entry may still be asked about it; by then its message has left the stream.
+        let aside = Expiring::new("notification_nats_dlq", "created_at").keep(keep);
+        let aside = aside.only(
+            "(redriven_at IS NOT NULL OR discarded_at IS NOT NULL)
+             AND GREATEST(redriven_at, discarded_at) < $1",
+        );
         Ok(Upkeep::new(pool, &self.tables.schema)
+            .expiring(aside)?
             .partitioned(
                 Partitioned::by_uuid_v7("processed_events", "event_id", "processed_at").keep(keep),
             )?
@@ -235,7 +250,11 @@ pub(crate) fn letters(schema: &Schema) -> Letters {
     Letters::new(schema, &[delivery::INSIDE])
 }
 
-/// The delays between deliveries of a message that fails: ten of them span more than an hour.
+/// So many deliveries at least.
+pub(crate) const DELIVERIES: u32 = 10;
+
+/// The delays between deliveries of a message that fails: [ten](DELIVERIES) of them span more than an
+/// hour.
 pub(crate) fn backoff() -> Backoff {
     let quarter = Duration::from_secs(15 * 60);
     Backoff::exponential(Duration::from_secs(1), quarter)
@@ -249,7 +268,9 @@ mod tests {
 
     #[test]
     fn ten_deliveries_of_a_failing_message_span_more_than_an_hour() {
-        let least: Duration = (1..10).map(|delivery| backoff().delay(delivery, 0.0)).sum();
+        let least: Duration = (1..DELIVERIES)
+            .map(|delivery| backoff().delay(delivery, 0.0))
+            .sum();
         assert!(least >= Duration::from_secs(3600), "{least:?}");
     }
 }

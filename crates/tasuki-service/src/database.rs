@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
+use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::{Connection, PgConnection, PgPool, Postgres, Transaction};
 pub use tasuki::{is_away, is_passing};
 use tokio::time::{Instant, timeout};
 
@@ -21,6 +22,13 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(1);
 /// The pause between two attempts to connect.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long what waits in a worker's hands may wait for the database: longer than a lock is waited for,
+/// and much shorter than a network needs to notice that the other side is gone.
+const WORK_LIMIT: Duration = Duration::from_secs(15);
+
+/// Stated, because a database may have another default.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
 /// The pools of one service.
 #[derive(Clone, Debug)]
@@ -65,6 +73,64 @@ pub enum Error {
 pub fn beside(pool: &PgPool, connections: u32) -> PgPool {
     let options = pool.options().clone().max_connections(connections);
     options.connect_lazy_with(pool.connect_options().as_ref().clone())
+}
+
+/// Waits for what `work` asks the database, but not for long: where a host or a firewall has vanished
+/// nobody says so. What took too long counts as [away](is_away), and may have happened.
+///
+/// # Errors
+/// Those of `work`, and an I/O error when it takes longer than 15 seconds.
+pub async fn in_time<T, E: From<sqlx::Error>>(
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let late = || sqlx::Error::Io(std::io::ErrorKind::TimedOut.into());
+    let answer = timeout(WORK_LIMIT, work).await;
+    answer.unwrap_or_else(|_elapsed| Err(late().into()))
+}
+
+/// A connection that is closed when it is dropped, unless it was [given back](Self::give_back): where
+/// an answer was not waited for, the pool would wait for it, and keep the place until it comes.
+#[derive(Debug)]
+pub struct Held(Option<PoolConnection<Postgres>>);
+
+impl Held {
+    /// One of `pool`.
+    ///
+    /// # Errors
+    /// When there is none in time.
+    pub async fn of(pool: &PgPool) -> sqlx::Result<Self> {
+        Ok(Self(Some(pool.acquire().await?)))
+    }
+
+    /// Begins a transaction, in which each statement sees what was committed before.
+    ///
+    /// # Errors
+    /// When the database can't be asked, or takes no writes.
+    pub async fn begin(&mut self) -> sqlx::Result<Transaction<'_, Postgres>> {
+        self.connection().begin_with(BEGIN).await
+    }
+
+    /// The connection itself.
+    #[expect(
+        clippy::expect_used,
+        reason = "only `give_back` takes it, and takes this with it"
+    )]
+    pub fn connection(&mut self) -> &mut PgConnection {
+        self.0.as_mut().expect("it is held")
+    }
+
+    /// Everything that was asked on it has been answered.
+    pub fn give_back(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(connection) = &mut self.0 {
+            connection.close_on_drop();
+        }
+    }
 }
 
 impl Database {

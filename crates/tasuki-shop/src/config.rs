@@ -250,9 +250,11 @@ fn pause<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Erro
     time_within(deserializer, &(MILLI..=DAY))
 }
 
-/// What the broker loses is found by comparing it with these.
+/// What the broker loses is found by comparing it with these. Older ones would come again, from a stream
+/// that has lost everything, when who is told has forgotten them: streams keep theirs for seven days, and
+/// consumers remember for longer than that.
 fn published_ttl<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    time_within(deserializer, &(HOUR..=30 * DAY))
+    time_within(deserializer, &(HOUR..=7 * DAY))
 }
 
 fn ack_wait<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
@@ -302,6 +304,7 @@ mod tests {
             ("nats.durable", "", "it is required"),
             ("retention.reconcile-interval", "0s", "0ns is not from 1s"),
             ("retention.notices", "1h", "is not from"),
+            ("outbox.published-ttl", "8d", "is not from 3600s to 604800s"),
         ] {
             let refused = read(key, value).unwrap_err();
             assert!(refused.contains(&format!("shop.{key} ")), "{refused}");

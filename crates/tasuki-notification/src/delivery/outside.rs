@@ -9,19 +9,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use sqlx::{PgConnection, PgPool};
+use tasuki::Clock;
 use tasuki::lease::{Claim, Claimed, Fence, Leases, Outcome, Work};
 use tasuki::retry::{Policy, Verdict};
+use tasuki::testing::crash_point;
 use tasuki::worker::Bell;
-use tasuki::{Clock, begin};
 use tasuki_contract::ids::{EventId, NotificationId};
 use tasuki_contract::timestamp;
+use tasuki_service::database::{Held, in_time};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{DELAY, DELIVERIES_TOTAL, failed, is_injected, message_id, secrets};
 use crate::config::FailureInjection;
 use crate::domain::Channel;
-use crate::store::delivery::{self, Row};
+use crate::store::delivery::Row;
 use crate::store::webhooks::owed::{self, Turn};
 use crate::store::webhooks::trouble::{self, Failure, Limits, Trouble};
 use crate::store::webhooks::{self, Door};
@@ -127,11 +129,14 @@ impl Outside {
             return outcome;
         }
         let attempt = self.attempt(row, &door).await;
-        let logged = async {
-            let mut connection = self.pool.acquire().await?;
+        crash_point("notification.webhook_sent");
+        let logged = in_time(async {
+            let mut held = Held::of(&self.pool).await?;
             let made = super::attempt(&self.clock, endpoint, row.notification_id, &attempt);
-            webhooks::log(&mut connection, &made).await
-        };
+            webhooks::log(held.connection(), &made).await?;
+            held.give_back();
+            Ok::<_, sqlx::Error>(())
+        });
         if let Err(error) = logged.await {
             // What was sent was sent; the log of it is for people.
             tracing::warn!(error = %error, endpoint.id = %endpoint, "attempt not logged");
@@ -140,8 +145,13 @@ impl Outside {
     }
 
     async fn door(&self, endpoint: Uuid) -> sqlx::Result<Option<Door>> {
-        let mut connection = self.pool.acquire().await?;
-        webhooks::door(&mut connection, endpoint).await
+        in_time(async {
+            let mut held = Held::of(&self.pool).await?;
+            let door = webhooks::door(held.connection(), endpoint).await?;
+            held.give_back();
+            Ok(door)
+        })
+        .await
     }
 
     /// What becomes of a message to an endpoint that gets nothing now. It was open when the message
@@ -214,10 +224,13 @@ impl Outside {
     }
 
     async fn recovered(&self, endpoint: Uuid, door: &Door) {
-        let noted = async {
-            let mut connection = self.pool.acquire().await?;
-            trouble::succeeded(&mut connection, endpoint, &door.url, Some(door.now)).await
-        };
+        let noted = in_time(async {
+            let mut held = Held::of(&self.pool).await?;
+            let now = Some(door.now);
+            trouble::succeeded(held.connection(), endpoint, &door.url, now).await?;
+            held.give_back();
+            Ok::<_, sqlx::Error>(())
+        });
         if let Err(error) = noted.await {
             // The next message that arrives says the same.
             tracing::warn!(error = %error, endpoint.id = %endpoint, "recovery not noted");
@@ -233,13 +246,16 @@ impl Outside {
             asked: asked.map(|it| it.as_secs_f64()),
         };
         let noted = async {
-            let mut connection = self.pool.acquire().await?;
-            let found = trouble::failed(&mut connection, &failure, &self.limits).await?;
-            drop(connection);
-            match found {
+            let found = in_time(async {
+                let mut held = Held::of(&self.pool).await?;
+                let found = trouble::failed(held.connection(), &failure, &self.limits).await?;
+                held.give_back();
+                Ok::<_, sqlx::Error>(found)
+            });
+            match found.await? {
                 None => return Ok(false),
                 Some(Trouble::Passing) => {}
-                Some(Trouble::Lasting) => self.warn(endpoint, &door.url).await?,
+                Some(Trouble::Lasting) => in_time(self.warn(endpoint, &door.url)).await?,
                 Some(Trouble::Hopeless) => {
                     let why = "it did nothing but fail for too long";
                     let failures = Some(self.limits.failures);
@@ -272,7 +288,18 @@ impl Outside {
         reason: &str,
         failures: Option<i32>,
     ) -> sqlx::Result<()> {
-        let mut tx = begin(&self.pool).await?;
+        in_time(self.disable_and_tell(endpoint, url, reason, failures)).await
+    }
+
+    async fn disable_and_tell(
+        &self,
+        endpoint: Uuid,
+        url: &str,
+        reason: &str,
+        failures: Option<i32>,
+    ) -> sqlx::Result<()> {
+        let mut held = Held::of(&self.pool).await?;
+        let mut tx = held.begin().await?;
         let disabled = trouble::disable(&mut tx, endpoint, url, reason, failures);
         let Some(disabled) = disabled.await? else {
             return Ok(());
@@ -286,6 +313,7 @@ impl Outside {
         };
         self.tell(&mut tx, &notice).await?;
         tx.commit().await?;
+        held.give_back();
         self.deliveries.ring();
         tracing::warn!(endpoint.id = %endpoint, reason, "webhook endpoint disabled");
         Ok(())
@@ -293,7 +321,8 @@ impl Outside {
 
     /// Tells the owner of an endpoint that it will be disabled if nothing changes, once.
     async fn warn(&self, endpoint: Uuid, url: &str) -> sqlx::Result<()> {
-        let mut tx = begin(&self.pool).await?;
+        let mut held = Held::of(&self.pool).await?;
+        let mut tx = held.begin().await?;
         let Some(warned) = trouble::warn(&mut tx, endpoint, url, &self.limits).await? else {
             return Ok(());
         };
@@ -311,6 +340,7 @@ impl Outside {
         };
         self.tell(&mut tx, &notice).await?;
         tx.commit().await?;
+        held.give_back();
         self.deliveries.ring();
         tracing::warn!(endpoint.id = %endpoint, "webhook endpoint fails for long, its owner is told");
         Ok(())
@@ -437,15 +467,7 @@ impl Work for Outside {
                 End::Withdrawn(why) => withdrawn.push((*fence, *why)),
             }
         }
-        // If the second fails, the first is asked for again and finds nothing to do.
-        let mut settled = Vec::new();
-        if !sent.is_empty() {
-            settled = delivery::sent(&mut *connection, &sent).await?;
-        }
-        if !withdrawn.is_empty() {
-            settled.extend(owed::withdrawn(connection, &withdrawn).await?);
-        }
-        Ok(settled)
+        owed::settle(connection, &sent, &withdrawn).await
     }
 
     fn panicked(&self, failed_attempts: u32, message: &str) -> Outcome<End> {

@@ -13,7 +13,7 @@ use tasuki_testkit::{breakable, eventually};
 use time::macros::datetime;
 use uuid::Uuid;
 
-use crate::away::{advise, advisories};
+use crate::away::{advise, advisories, given_up_of};
 use crate::intake::REFUSE_BAD;
 use crate::support::{World, granted};
 
@@ -56,7 +56,7 @@ pub(crate) async fn stop(world: &World) {
 }
 
 /// The next message, as a process gets it that has no time to do anything about it.
-async fn deliver(world: &World) -> Message {
+pub(crate) async fn deliver(world: &World) -> Message {
     let stream = world.jetstream.get_stream(world.stream()).await.unwrap();
     let consumer: PullConsumer = stream.get_consumer(&world.durable()).await.unwrap();
     let mut batch = consumer.fetch().max_messages(1).messages().await.unwrap();
@@ -446,4 +446,32 @@ async fn what_left_the_stream_before_it_was_read_is_noticed_and_nothing_is_inven
     assert_eq!(world.count(OPEN).await, 0, "nothing is invented");
     world.tell(&granted("u", "later", 1)).await;
     world.counts(2, SENT).await;
+}
+
+#[tokio::test]
+async fn a_message_that_was_taken_in_is_not_recorded_though_its_last_delivery_was_not_settled() {
+    let world = World::with(delivering_once).await;
+    // All is committed, and then it can't be written down how far was read.
+    world
+        .execute(
+            "CREATE FUNCTION notification.no_places() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN
+                 RAISE EXCEPTION 'no';
+             END $$;
+             CREATE TRIGGER no_places BEFORE INSERT ON notification.consumer_places
+                 FOR EACH ROW EXECUTE FUNCTION notification.no_places()",
+        )
+        .await;
+    let sequence = world.tell(&granted("u", "s", 1)).await;
+    world.counts(1, SENT).await;
+    let given_up = advisories(&world, "given-up").await;
+    let consumer = "notification-advisory-consumer";
+    eventually("the broker has said so, and was heard", async || {
+        let told = given_up_of(&given_up, sequence).await;
+        let info = given_up.consumer_info(consumer).await.ok()?;
+        (told && (info.num_pending, info.num_ack_pending) == (0, 0)).then_some(())
+    })
+    .await;
+    let all = "SELECT count(*) FROM notification.notification_nats_dlq";
+    assert_eq!(world.count(all).await, 0);
 }

@@ -122,11 +122,16 @@ async fn what_is_only_safe_in_development_is_refused_in_production() {
         config.with_value("platform.mode", "production").unwrap()
     })
     .await;
-    for key in [
-        "notification.delivery.failure-injection.enabled",
-        "notification.webhook.allow-private-addresses",
+    let nine = toml::Value::from(9);
+    for (key, value) in [
+        (
+            "notification.delivery.failure-injection.enabled",
+            true.into(),
+        ),
+        ("notification.webhook.allow-private-addresses", true.into()),
+        ("notification.nats.max-deliver", nine),
     ] {
-        let config = env.config.clone().with_value(key, true).unwrap();
+        let config = env.config.clone().with_value(key, value).unwrap();
         let refused = tasuki_notification::config(&config)
             .unwrap_err()
             .to_string();
@@ -135,6 +140,10 @@ async fn what_is_only_safe_in_development_is_refused_in_production() {
             "{refused}"
         );
     }
+    let off = env
+        .config
+        .with_value("notification.shop-nats.max-deliver", 1);
+    tasuki_notification::config(&off.unwrap()).expect("it is not consumed");
 }
 
 #[tokio::test]

@@ -221,3 +221,33 @@ async fn what_was_shown_is_forgotten_when_nothing_older_can_come() {
         WHERE version = 2 AND shown_on > (now() AT TIME ZONE 'UTC')::date - 2";
     assert_eq!(world.count(today).await, 1, "and remembered for longer");
 }
+
+#[tokio::test]
+async fn entries_go_when_they_were_closed_long_ago_and_open_ones_never() {
+    let world = World::with(|config| {
+        config
+            .with_value("notification.retention.cleanup-interval", "1s")
+            .unwrap()
+    })
+    .await;
+    world
+        .execute(
+            "INSERT INTO notification.notification_nats_dlq (
+                 stream, stream_created_at, stream_seq, consumer, kind, created_at, redriven_at,
+                 discarded_at
+             )
+             SELECT name, now(), 1, 'c', 'MISSED', now() - made * interval '1 day',
+                 now() - redriven * interval '1 day', now() - discarded * interval '1 day'
+             FROM (
+                 VALUES
+                     ('redriven', 40, 31, NULL), ('discarded', 40, NULL, 31),
+                     ('lately', 40, 29, NULL), ('open', 400, NULL, NULL)
+             ) AS entries (name, made, redriven, discarded)",
+        )
+        .await;
+    let entries = "SELECT count(*) FROM notification.notification_nats_dlq";
+    world.counts(2, entries).await;
+    let kept = "SELECT count(*) FROM notification.notification_nats_dlq
+        WHERE stream IN ('lately', 'open')";
+    assert_eq!(world.count(kept).await, 2);
+}

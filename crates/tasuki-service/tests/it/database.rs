@@ -1,10 +1,12 @@
 //! A database that is away, full or too old.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tasuki_service::Config;
+use tasuki_service::database::{Held, in_time};
 use tasuki_service::host::Error;
-use tasuki_stack::Postgres;
+use tasuki_stack::{Postgres, Proxy};
 use tasuki_testkit::{TestEnv, TestHost, breakable, eventually};
 
 use crate::frame::{self, Frame, LONG};
@@ -85,6 +87,57 @@ async fn a_full_pool_is_503_after_a_bounded_wait_and_workers_have_connections_of
     assert!(tables.database.workers.acquire().await.is_ok());
     drop(held);
     assert!(tables.database.requests.acquire().await.is_ok());
+}
+
+#[tokio::test]
+async fn what_gets_no_answer_counts_as_away_and_leaves_its_connection() {
+    let mut env = environment().await;
+    let mut url: reqwest::Url = env.config.text("database.url").parse().unwrap();
+    let server = SocketAddr::from(([127, 0, 0, 1], url.port().unwrap()));
+    let proxy = Proxy::start(server).await.unwrap();
+    url.set_port(Some(proxy.addr().port())).unwrap();
+    env.config = env
+        .config
+        .with_value("database.url", url.to_string())
+        .unwrap();
+    let tables = frame::tables(&env.config, &env.common().unwrap()).unwrap();
+    let workers = &tables.database.workers;
+    let ask = async |sql: &'static str| {
+        let mut held = Held::of(workers).await?;
+        let mut tx = held.begin().await?;
+        sqlx::query(sql).execute(&mut *tx).await?;
+        tx.commit().await?;
+        held.give_back();
+        Ok::<_, sqlx::Error>(())
+    };
+    in_time(ask("SELECT 1")).await.unwrap();
+    eventually("its connection is kept", async || {
+        (workers.num_idle() == 1).then_some(())
+    })
+    .await;
+
+    let silent = async {
+        eventually("it is asked", async || {
+            let asked: bool = sqlx::query_scalar(
+                "SELECT EXISTS (SELECT FROM pg_stat_activity
+                 WHERE datname = current_database() AND query = 'SELECT pg_sleep(20)')",
+            )
+            .fetch_one(&env.db.pool)
+            .await
+            .unwrap();
+            asked.then_some(())
+        })
+        .await;
+        proxy.blackhole().await.unwrap();
+    };
+    let (asked, ()) = tokio::join!(in_time(ask("SELECT pg_sleep(20)")), silent);
+    let error = asked.unwrap_err();
+    assert!(tasuki_service::database::is_away(&error), "{error}");
+    eventually("its place is free", async || {
+        let idle = u32::try_from(workers.num_idle()).unwrap();
+        (workers.size() == idle).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -32,6 +32,7 @@ const STEPS: &[Step] = steps! {
     14 "saga definitions" "0014_saga_definitions.sql";
     15 "effects of events" "0015_effects_of_events.sql";
     16 "what sequencers have seen" "0016_what_sequencers_have_seen.sql";
+    17 "how young a partition is" "0017_how_young_a_partition_is.sql";
 };
 
 /// The plan of the library's own tables in `schema`.

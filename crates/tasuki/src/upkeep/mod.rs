@@ -28,14 +28,18 @@
 //!
 //! How one is dropped. That takes an exclusive lock of the table (`DETACH … CONCURRENTLY` is
 //! not allowed beside a DEFAULT partition) for about a millisecond, once a width. A reader that
-//! holds the table open postpones it.
+//! holds the table open postpones it. Of a partition by ids, rows that are still young are looked for
+//! first, by a BRIN index on their time, which the library's tables have from their parent: give yours
+//! one. Without it all of a partition is read, which may take longer than a statement may take; such
+//! a one comes after all others, and is told of (`upkeep-behind`).
 //!
 //! The role of the pool must own the tables.
 //!
 //! # Metrics
-//! `tasuki_upkeep_default_rows`, `tasuki_upkeep_partitions`, `tasuki_upkeep_ahead_seconds`
-//! (gauges), `tasuki_upkeep_created_total`, `tasuki_upkeep_dropped_total`,
-//! `tasuki_upkeep_deleted_rows_total`, `tasuki_upkeep_postponed_total`; all by `table`.
+//! `tasuki_upkeep_default_rows`, `tasuki_upkeep_partitions`, `tasuki_upkeep_ahead_seconds`,
+//! `tasuki_upkeep_overdue_seconds` (gauges), `tasuki_upkeep_created_total`,
+//! `tasuki_upkeep_dropped_total`, `tasuki_upkeep_deleted_rows_total`, `tasuki_upkeep_postponed_total`,
+//! `tasuki_upkeep_too_slow_total`; all by `table`.
 
 mod cleanup;
 mod meter;
@@ -45,7 +49,7 @@ mod step;
 mod store;
 mod worker;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -109,6 +113,9 @@ pub struct Upkeep {
     expiring: Vec<(Expiring, Sweep)>,
     /// Partitions with a row that is younger than their range, and when to look at them again.
     resting: Mutex<HashMap<String, OffsetDateTime>>,
+    /// Partitions that took too long when they were last to be dropped.
+    slow: Mutex<HashSet<String>>,
+    statement_limit: Duration,
 }
 
 impl Upkeep {
@@ -141,6 +148,8 @@ impl Upkeep {
             partitioned: Vec::new(),
             expiring: Vec::new(),
             resting: Mutex::default(),
+            slow: Mutex::default(),
+            statement_limit: Duration::from_secs(60),
         }
     }
 
@@ -176,6 +185,14 @@ impl Upkeep {
     #[must_use]
     pub const fn clean_every(mut self, every: Option<Duration>) -> Self {
         self.clean_every = every;
+        self
+    }
+
+    /// How long one statement may run (60 s). The longest looks for young rows in an old partition of
+    /// ids: of one with an index by time that is a moment. What takes longer is postponed, and told.
+    #[must_use]
+    pub const fn statement_limit(mut self, limit: Duration) -> Self {
+        self.statement_limit = limit;
         self
     }
 

@@ -128,9 +128,15 @@ impl Table<'_> {
             is_past && !self.upkeep.is_resting(&partition.name, cutoff)
         };
         let due = look.layout.partitions.iter().filter(is_due);
-        let dropped = match due.min_by_key(|partition| partition.span.to) {
+        // One that takes too long comes last: it must not keep the others.
+        let next = due.min_by_key(|it| (self.upkeep.is_slow(&it.name), it.span.to));
+        let dropped = match next {
             None => Ok(Step::Nothing),
-            Some(oldest) => self.drop_old(&mut look.turn, oldest, cutoff).await,
+            Some(next) => {
+                let dropped = self.drop_old(&mut look.turn, next, cutoff).await;
+                self.note_pace(&next.name, &dropped);
+                dropped
+            }
         };
         self.finish(look.turn, dropped).await
     }
@@ -194,11 +200,25 @@ impl Table<'_> {
             None => Ok(0),
             Some(default) => store::count_rows(&mut look.turn.tx, &default.name, COUNT_LIMIT).await,
         };
+        let overdue = self.overdue(&look);
         let reported = rows.map(|rows| {
-            meter::state(self.rule, &look, rows);
+            meter::state(self.rule, &look, rows, overdue);
             Step::Did(())
         });
         self.finish(look.turn, reported).await
+    }
+
+    /// For how long the oldest partition that nothing is known to need has been due; zero if there is
+    /// none, or nothing is removed at all.
+    fn overdue(&self, look: &Look) -> time::Duration {
+        let cutoff = look.cutoff(self.keep);
+        let wanted = |it: &&Partition| !self.upkeep.is_resting(&it.name, cutoff);
+        let due = look.layout.partitions.iter().filter(wanted);
+        let oldest = due.filter_map(|partition| partition.span.to).min();
+        match (oldest, self.upkeep.clean_every) {
+            (Some(oldest), Some(_)) => (cutoff - oldest).max(time::Duration::ZERO),
+            _ => time::Duration::ZERO,
+        }
     }
 
     /// The table, in a transaction; `None` when another process has the turn.
@@ -267,6 +287,22 @@ impl Table<'_> {
         Ok(Step::Did(Filled::Made(range.to)))
     }
 
+    /// Says of a partition that it can't be dropped in the time that a statement has: by itself that
+    /// will not change.
+    fn note_pace(&self, partition: &str, dropped: &sqlx::Result<Step<Fate>>) {
+        let is_slow = dropped.as_ref().is_err_and(store::is_too_slow);
+        self.upkeep.pace(partition, is_slow);
+        if is_slow {
+            meter::too_slow(&self.rule.table);
+            tracing::warn!(
+                table = %self.rule.table,
+                partition,
+                limit = ?self.upkeep.statement_limit,
+                "partition not dropped, to look for what may still be needed in it took too long",
+            );
+        }
+    }
+
     /// Drops `partition`, unless a row in it is not older than `cutoff`.
     async fn drop_old(
         &self,
@@ -278,9 +314,7 @@ impl Table<'_> {
             // The range says it all.
             By::Time(_) => {}
             By::UuidV7 { at, .. } => {
-                if let Some(youngest) = store::seal(&mut turn.tx, partition, at).await?
-                    && youngest >= cutoff
-                {
+                if let Some(youngest) = store::seal(&mut turn.tx, partition, at, cutoff).await? {
                     self.upkeep.rest(partition.name.clone(), youngest);
                     return Ok(Step::Did(Fate::Kept));
                 }
@@ -348,7 +382,7 @@ impl Upkeep {
     async fn turn(&self, table: &str, patience: Duration) -> Result<Option<Turn>, Error> {
         let deadline = Instant::now() + patience;
         loop {
-            let turn = store::turn(&self.pool, &self.schema).await;
+            let turn = store::turn(&self.pool, &self.schema, self.statement_limit).await;
             let turn = turn.map_err(|source| failed(table, source))?;
             if turn.is_some() || Instant::now() >= deadline {
                 return Ok(turn);
@@ -368,6 +402,21 @@ impl Upkeep {
     fn rest(&self, partition: String, youngest: OffsetDateTime) {
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
         resting.insert(partition, youngest);
+    }
+}
+
+impl Upkeep {
+    fn is_slow(&self, partition: &str) -> bool {
+        let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        slow.contains(partition)
+    }
+
+    fn pace(&self, partition: &str, is_slow: bool) {
+        let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        match is_slow {
+            true => slow.insert(partition.to_owned()),
+            false => slow.remove(partition),
+        };
     }
 }
 

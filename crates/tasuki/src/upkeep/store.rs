@@ -4,6 +4,7 @@
 //! by it, or are made of a checked table name and digits.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row, Transaction};
 use time::OffsetDateTime;
@@ -16,8 +17,6 @@ use crate::{Schema, transaction};
 /// How long a lock is waited for. Whoever comes after us waits behind us, so not longer than a
 /// person would notice.
 const LOCK_LIMIT: &str = "200ms";
-/// How long a statement may run: the longest is the look into an old partition of ids.
-const STATEMENT_LIMIT: &str = "60s";
 
 /// A short transaction of the one process that works on a schema.
 pub(super) struct Turn {
@@ -41,7 +40,11 @@ impl Turn {
 }
 
 /// Begins a transaction; `None` when another process has the turn.
-pub(super) async fn turn(pool: &PgPool, schema: &Schema) -> sqlx::Result<Option<Turn>> {
+pub(super) async fn turn(
+    pool: &PgPool,
+    schema: &Schema,
+    statement_limit: Duration,
+) -> sqlx::Result<Option<Turn>> {
     let mut tx = transaction::begin(pool).await?;
     let row = sqlx::query(
         "SELECT
@@ -52,7 +55,7 @@ pub(super) async fn turn(pool: &PgPool, schema: &Schema) -> sqlx::Result<Option<
     )
     .bind(schema.as_str())
     .bind(LOCK_LIMIT)
-    .bind(STATEMENT_LIMIT)
+    .bind(format!("{}ms", statement_limit.as_millis()))
     .fetch_one(&mut *tx)
     .await?;
     let (mine, now): (bool, _) = (row.try_get("mine")?, row.try_get("now")?);
@@ -64,6 +67,12 @@ pub(super) async fn turn(pool: &PgPool, schema: &Schema) -> sqlx::Result<Option<
 pub(super) fn is_contention(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
     matches!(code.as_deref(), Some("55P03" | "40P01" | "57014" | "23514"))
+}
+
+/// Whether a statement was cut because it took too long.
+pub(super) fn is_too_slow(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.as_deref() == Some("57014")
 }
 
 /// The statements for one partitioned table.
@@ -244,11 +253,13 @@ async fn count(connection: &mut PgConnection, from: &str, limit: u32) -> sqlx::R
 }
 
 /// Keeps rows from coming into `partition` until the end of the transaction, and says the time
-/// of its youngest. Whoever writes such old ids waits that long; nobody else does.
+/// of its youngest, if that is not before `cutoff`. Whoever writes such old ids waits that long; nobody
+/// else does.
 pub(super) async fn seal(
     connection: &mut PgConnection,
     partition: &Partition,
     at: &str,
+    cutoff: OffsetDateTime,
 ) -> sqlx::Result<Option<OffsetDateTime>> {
     let name = &partition.name;
     run(
@@ -256,9 +267,12 @@ pub(super) async fn seal(
         &format!("LOCK TABLE {name} IN SHARE MODE"),
     )
     .await?;
-    let sql = format!("SELECT max({at}) FROM {name}");
+    // Whatever the planner believes of a table that it has hardly looked at: by the index, if there is one.
+    run(&mut *connection, "SET LOCAL enable_seqscan = off").await?;
+    let sql = format!("SELECT max({at}) FROM {name} WHERE {at} >= $1");
     sqlx::query_scalar(AssertSqlSafe(sql))
         .persistent(false)
+        .bind(cutoff)
         .fetch_one(connection)
         .await
 }

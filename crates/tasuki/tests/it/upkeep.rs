@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use metrics_exporter_prometheus::PrometheusBuilder;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use tasuki::Schema;
 use tasuki::upkeep::{Error, Expiring, Partitioned, Upkeep};
@@ -202,10 +203,11 @@ async fn rows_land_in_partitions_that_were_made_ahead() {
 async fn a_partition_has_all_that_its_table_has() {
     let db = database().await;
     drain(&upkeep(&db)).await.unwrap();
+    // That of a table is valid when all its partitions have it, also those from before.
     let indexes = |table: &str| {
         format!(
-            "SELECT count(*)::text FROM pg_index WHERE indrelid = 'app.{table}'::regclass
-             AND indisvalid"
+            "SELECT count(*)::text FROM pg_index JOIN pg_class ON oid = indexrelid
+             WHERE indrelid = 'app.{table}'::regclass AND (indisvalid OR relkind = 'I')"
         )
     };
     for table in PARTITIONED {
@@ -409,6 +411,99 @@ async fn a_partition_of_old_ids_stays_while_one_of_them_was_seen_of_late() {
     .await;
     drain(&self::upkeep(&db)).await.unwrap(); // Another process: this one rests until then.
     assert!(home_of(&db.pool, late).await.is_none());
+}
+
+#[tokio::test]
+async fn young_rows_of_an_old_partition_are_found_by_an_index() {
+    let db = database().await;
+    let now = now(&db.pool).await;
+    drain(&upkeep(&db)).await.unwrap();
+    for (table, column) in [
+        ("processed_events", "processed_at"),
+        ("barriers", "changed_at"),
+    ] {
+        for partition in partitions(&db.pool, table).await {
+            let index = format!(
+                "SELECT indexdef FROM pg_indexes WHERE schemaname = 'app'
+                     AND tablename = '{partition}' AND indexdef LIKE '%USING brin ({column})%'"
+            );
+            assert_eq!(texts(&db.pool, &index).await.len(), 1, "{partition}");
+        }
+    }
+
+    old_day(&db.pool, 40).await;
+    let noon = now.replace_time(time::macros::time!(12:00)) - 40 * DAY;
+    for _ in 0..100 {
+        process(&db.pool, id_at(noon), noon).await;
+    }
+    let late = id_at(noon);
+    process(&db.pool, late, now).await;
+    drain(&upkeep(&db)).await.unwrap();
+    assert!(home_of(&db.pool, late).await.is_some());
+    eventually("the index was asked", async || {
+        let asked = "SELECT sum(idx_scan)::bigint FROM pg_stat_user_indexes
+             WHERE relname = 'processed_events_old40' AND indexrelname LIKE '%processed_at%'";
+        let asked: Option<i64> = sqlx::query_scalar(asked).fetch_one(&db.pool).await.unwrap();
+        asked.filter(|asked| *asked > 0)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_partition_that_takes_too_long_is_told_of_and_keeps_no_other() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _here = metrics::set_default_local_recorder(&recorder);
+    let shown = |line: &str| recorder.handle().render().contains(line);
+    let db = database().await;
+    old_day(&db.pool, 41).await;
+    old_day(&db.pool, 40).await;
+    // Longer than a statement may take, which is shorter than a lock is waited for.
+    let mut holder = db.pool.begin().await.unwrap();
+    let sql = "LOCK TABLE app.processed_events_old41 IN ROW EXCLUSIVE MODE";
+    run(&mut *holder, sql).await;
+    let upkeep = Upkeep::bare(db.pool.clone(), &schema())
+        .partitioned(Partitioned::by_uuid_v7(
+            "processed_events",
+            "event_id",
+            "processed_at",
+        ))
+        .unwrap()
+        .statement_limit(Duration::from_millis(150));
+    let old = async || {
+        let left = partitions(&db.pool, "processed_events").await;
+        let old = left.into_iter().filter(|name| name.contains("_old"));
+        old.collect::<Vec<_>>()
+    };
+
+    eventually("the younger one is dropped", async || {
+        upkeep.tick().await.unwrap();
+        (old().await == ["processed_events_old41"]).then_some(())
+    })
+    .await;
+    assert!(shown(
+        "tasuki_upkeep_too_slow_total{table=\"processed_events\"}"
+    ));
+    let overdue = "tasuki_upkeep_overdue_seconds{table=\"processed_events\"} ";
+    eventually("it is seen for how long it has been due", async || {
+        upkeep.tick().await.unwrap();
+        let text = recorder.handle().render();
+        let seconds = text.lines().find_map(|line| line.strip_prefix(overdue));
+        let seconds: f64 = seconds?.parse().unwrap();
+        (seconds > 9.0 * 24.0 * 3600.0).then_some(())
+    })
+    .await;
+
+    holder.rollback().await.unwrap();
+    eventually("it is dropped", async || {
+        upkeep.tick().await.unwrap();
+        old().await.is_empty().then_some(())
+    })
+    .await;
+    eventually("nothing is due", async || {
+        upkeep.tick().await.unwrap();
+        shown(&format!("{overdue}0\n")).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

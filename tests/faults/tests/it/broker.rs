@@ -147,7 +147,7 @@ async fn is_whole(cluster: &NatsCluster, stream: &str) {
     .await;
 }
 
-fn copy_folder(from: &Path, to: &Path) {
+pub(crate) fn copy_folder(from: &Path, to: &Path) {
     let status = std::process::Command::new("cp")
         .arg("-a")
         .args([from, to])

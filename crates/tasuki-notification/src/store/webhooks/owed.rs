@@ -1,6 +1,6 @@
 //! What endpoints are owed: claimed in turn, made due, withdrawn, sent once more.
 
-use sqlx::{Arguments, PgConnection};
+use sqlx::{Arguments, Connection, PgConnection};
 use tasuki::lease::{Claim, Claimed, Fence, Leases, Table};
 use uuid::Uuid;
 
@@ -152,9 +152,26 @@ pub(crate) async fn make_due(tx: &mut PgConnection, endpoint: Uuid) -> sqlx::Res
     Ok(())
 }
 
+/// Settles what was sent and what nobody can be sent any more, all or nothing: whoever asks again for
+/// what was done already is told that its claim does not hold.
+pub(crate) async fn settle(
+    connection: &mut PgConnection,
+    sent: &[Fence],
+    withdrawn: &[(Fence, &str)],
+) -> sqlx::Result<Vec<Uuid>> {
+    if withdrawn.is_empty() {
+        return delivery::sent(connection, sent).await;
+    }
+    let mut tx = connection.begin().await?;
+    let mut settled = delivery::sent(&mut tx, sent).await?;
+    settled.extend(self::withdrawn(&mut tx, withdrawn).await?);
+    tx.commit().await?;
+    Ok(settled)
+}
+
 /// Settles notifications that nobody can be sent any more: each leaves a dead letter that is
 /// closed from the start, as if somebody had discarded it. Answers those whose claim still held.
-pub(crate) async fn withdrawn(
+async fn withdrawn(
     connection: &mut PgConnection,
     ended: &[(Fence, &str)],
 ) -> sqlx::Result<Vec<Uuid>> {

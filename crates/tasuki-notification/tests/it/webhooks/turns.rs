@@ -83,3 +83,66 @@ async fn a_failed_attempt_leaves_its_place_to_the_next_message_at_once() {
     .unwrap();
     assert!(apart < 2.0, "not one per poll: {apart}");
 }
+
+#[tokio::test]
+async fn what_was_sent_and_what_is_withdrawn_are_settled_together_and_no_claim_is_called_lost() {
+    let gauges = Gauges::default();
+    let _here = metrics::set_default_local_recorder(&gauges);
+    let world = lenient().await;
+    let (_receiver, address) = Receiver::start(&[]).await;
+    register(&world, address).await;
+    // The first withdrawal fails.
+    world
+        .execute(
+            "CREATE SEQUENCE notification.withdrawals;
+             CREATE FUNCTION notification.not_at_first() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN
+                 IF nextval('notification.withdrawals') = 1 THEN
+                     RAISE EXCEPTION 'not at first';
+                 END IF;
+                 RETURN NEW;
+             END $$;
+             CREATE TRIGGER not_at_first BEFORE INSERT ON notification.dead_letters
+                 FOR EACH ROW EXECUTE FUNCTION notification.not_at_first()",
+        )
+        .await;
+    // While one settlement waits, others gather for the next.
+    let mut held = world.env.db.pool.begin().await.unwrap();
+    sqlx::query("LOCK TABLE notification.notifications_sent IN SHARE ROW EXCLUSIVE MODE")
+        .execute(&mut *held)
+        .await
+        .unwrap();
+    world.tell(&granted("u", "first", 1)).await;
+    world
+        .blocked(1, "INSERT INTO notification.notifications_sent")
+        .await;
+    world.tell(&granted("u", "second", 1)).await;
+    world
+        .execute(
+            "INSERT INTO notification.notifications_live (
+                 notification_id, event_id, user_id, type, channel, endpoint_id, aggregate_key,
+                 version, occurred_at, payload_json
+             )
+             SELECT gen_random_uuid(), gen_random_uuid(), 'v', 'EntitlementGranted', 'webhook',
+                 gen_random_uuid(), 'a', 1, now(), '{}'",
+        )
+        .await;
+    let ended = |how: &str| gauges.get("tasuki_notification_deliveries_total", how);
+    eventually(
+        "two are sent, and one has nobody to be sent to",
+        async || {
+            let all = (ended("webhook sent"), ended("webhook withdrawn"));
+            (all == (Some(2.0), Some(1.0))).then_some(())
+        },
+    )
+    .await;
+    held.rollback().await.unwrap();
+
+    world.counts(2, SENT).await;
+    let gone = "SELECT count(*) FROM notification.dead_letters WHERE discarded_at IS NOT NULL";
+    world.counts(1, gone).await;
+    let tried = "SELECT last_value FROM notification.withdrawals";
+    assert_eq!(world.count(tried).await, 2);
+    let lost = gauges.get("tasuki_lease_lock_lost_total", "notification.webhooks");
+    assert_eq!(lost.unwrap_or_default(), 0.0);
+}

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use tasuki_testkit::eventually_within;
+
 use super::processes::answered_more;
 use super::{LEASE, Platform};
+use crate::broker::copy_folder;
 use crate::site::stretched;
 
 #[tokio::test]
@@ -67,6 +70,46 @@ async fn a_broker_that_lost_everything_gets_it_again_from_the_outbox() {
     answered_more(&calling, 40).await;
     let decided = calling.stop().await;
     platform.keeps_its_promises(&decided, &nodes).await;
+}
+
+#[tokio::test]
+async fn a_broker_that_is_rolled_back_to_an_older_copy_gets_from_the_outbox_what_it_lost() {
+    let platform = Platform::start("rolled-back").await;
+    let nodes = platform.pairs().await;
+    let calling = platform.callers(&nodes).call();
+    for _ in 0..stretched(1, 6) {
+        answered_more(&calling, 40).await;
+        let nats = &platform.stack.nats;
+        nats.stop().await.unwrap();
+        let store = nats.store();
+        let copy = store.with_extension("copy");
+        copy_folder(&store, &copy);
+        nats.start().await.unwrap();
+        // Some of these are told, and then the broker knows nothing of them. Others get their numbers.
+        answered_more(&calling, 40).await;
+        is_told_more(&platform, 20).await;
+        nats.kill().await.unwrap();
+        std::fs::remove_dir_all(&store).unwrap();
+        std::fs::rename(&copy, &store).unwrap();
+        nats.start().await.unwrap();
+    }
+    answered_more(&calling, 40).await;
+    let decided = calling.stop().await;
+    platform.keeps_its_promises(&decided, &nodes).await;
+}
+
+/// Waits until so many more events were taken in.
+async fn is_told_more(platform: &Platform, more: i64) {
+    let taken = async || {
+        let sql = "SELECT count(*) FROM notification.processed_events";
+        let taken = sqlx::query_scalar::<_, i64>(sql).fetch_one(&platform.pool);
+        taken.await.unwrap()
+    };
+    let wanted = taken().await + more;
+    eventually_within(Duration::from_secs(60), "more is told", async || {
+        (taken().await >= wanted).then_some(())
+    })
+    .await;
 }
 
 /// Kills the broker, removes what it has stored, though not the folder, and starts it again.

@@ -12,6 +12,7 @@ mod load;
 mod processes;
 mod promises;
 mod shop;
+mod webhooks;
 
 use std::fs::File;
 use std::net::SocketAddr;

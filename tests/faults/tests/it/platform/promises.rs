@@ -12,10 +12,12 @@ use uuid::Uuid;
 
 use super::load::Decided;
 use super::{MAX_ATTEMPTS, Node, Platform, UNREACHABLE};
+use crate::site::stretched;
 
 /// How long everything may take to come to rest, without a person.
 pub(super) const REST: Duration = Duration::from_secs(60);
-/// Requests that are asked again at the most, spread evenly over all that were decided.
+/// Requests that are asked again at the most, spread evenly over all that were decided, when there is
+/// little time; otherwise all are.
 const REPEATED: usize = 1000;
 /// How many of them at a time.
 const AT_ONCE: usize = 8;
@@ -40,7 +42,7 @@ impl Platform {
 
     /// Under its key a request gets the answer that it got, and another request a refusal.
     async fn answers_again(&self, address: SocketAddr, decided: &[Decided]) {
-        let every = decided.len().div_ceil(REPEATED);
+        let every = stretched(decided.len().div_ceil(REPEATED), 1);
         let client = reqwest::Client::new();
         let asked = stream::iter(decided.iter().step_by(every));
         let asked = asked.map(|decided| self.answers_one_again(&client, address, decided));
