@@ -96,7 +96,9 @@ impl Inner {
                 live.dirty = true;
                 self.survives_writing(live, part, Phase::Act).await?;
             }
-            if !calls.is_empty() {
+            // A saga that needs a person is let go with its record: not before all that is on its way has
+            // ended, or nobody would know how.
+            if !calls.is_empty() && live.story.stuck.is_none() {
                 self.record(live, Then::Go).await?;
             }
         }
