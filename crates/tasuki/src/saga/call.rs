@@ -133,6 +133,12 @@ impl Inner {
         if broken(What::Abort) || at.attempt() > 1 && broken(What::AbortLater) {
             return (ix, Err(Failed::broken("aborted by a check")));
         }
+        if broken(What::Missing) {
+            return (
+                ix,
+                Err(Failed::unsure("not done, which only a check knows")),
+            );
+        }
         let call = || act.act(&input, &at).instrument(self.sagas.span(&at));
         let mut acted = contained(part.timeout, call()).await;
         if broken(What::Twice) {
