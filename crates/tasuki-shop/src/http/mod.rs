@@ -95,6 +95,13 @@ fn failed(error: &Error) -> ApiError {
             | twopc::Error::Overruled { .. }
             | twopc::Error::Own { .. },
         ) => ApiError::unavailable("nothing was moved, try again"),
+        Error::Transfer(disabled @ twopc::Error::Disabled { .. }) => {
+            tracing::error!(
+                error = disabled as &(dyn std::error::Error + 'static),
+                "no stock can be moved",
+            );
+            ApiError::unavailable("nothing was moved: the other warehouse is not set up for it")
+        }
         other => match other.database() {
             Some(database) => ApiError::database(database),
             None => ApiError::internal(other),
@@ -108,4 +115,20 @@ fn named<N: TryFrom<String, Error = InvalidName>>(
     text: String,
 ) -> Result<N, ApiError> {
     N::try_from(text).map_err(|why| ApiError::bad_request(format!("{field} {why}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warehouse_that_can_not_prepare_is_no_error_of_ours_and_moves_nothing() {
+        let disabled = twopc::Error::Disabled {
+            participant: "overflow".to_owned(),
+        };
+        let told = failed(&Error::Transfer(disabled));
+        assert_eq!(told.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let message = told.body().message;
+        assert!(message.contains("nothing was moved"), "{message}");
+    }
 }

@@ -96,7 +96,9 @@ impl Inner {
                 live.dirty = true;
                 self.survives_writing(live, part, Phase::Act).await?;
             }
-            if !calls.is_empty() {
+            // A saga that needs a person is let go with its record: not before all that is on its way has
+            // ended, or nobody would know how.
+            if !calls.is_empty() && live.story.stuck.is_none() {
                 self.record(live, Then::Go).await?;
             }
         }
@@ -130,6 +132,12 @@ impl Inner {
         let broken = |what| self.settings.faults.take(part.name, Phase::Act, what);
         if broken(What::Abort) || at.attempt() > 1 && broken(What::AbortLater) {
             return (ix, Err(Failed::broken("aborted by a check")));
+        }
+        if broken(What::Missing) {
+            return (
+                ix,
+                Err(Failed::unsure("not done, which only a check knows")),
+            );
         }
         let call = || act.act(&input, &at).instrument(self.sagas.span(&at));
         let mut acted = contained(part.timeout, call()).await;

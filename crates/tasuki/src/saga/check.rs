@@ -5,7 +5,9 @@
 //! as before. The process dies when it is about to begin, when it is done and when that is written down,
 //! on the way there and on the way back: another process finishes it, and the result is the same. A call
 //! elsewhere is made twice, and so is its compensation, and the result is the same; it is done and nobody
-//! hears of it, and everything is as before. (What is behind the pivot is always done in the end.)
+//! hears of it, and everything is as before. It is not done, and nobody knows that: its compensation, which
+//! is called all the same, must find that there is nothing to undo. (What is behind the pivot is always
+//! done in the end.)
 //!
 //! Where no later step can abort, the saga turns back when the step is done, as by a cancellation. So
 //! also the compensation of a last local step is checked, which is called only when a later version
@@ -233,6 +235,10 @@ impl Check {
             let _how = supervisor.stop(GRACE).await;
             ended
         };
+        if ended.state == State::Compensated {
+            // Who has one attempt has given up before a later one.
+            faults.forget(What::AbortLater);
+        }
         if faults.left() > 0 {
             return Err(Broken::Unreached(case.name.clone()));
         }
@@ -335,13 +341,13 @@ fn forth(step: &Shape, cases: &mut Vec<Case>) {
         case("is done twice", act(What::Twice), State::Completed);
     }
     if step.kind == Kind::Remote && step.role == Role::Compensable {
-        let mut unheard = act(What::Unknown);
-        unheard.extend(act(What::AbortLater));
-        case(
-            "is done, unheard, and aborts then",
-            unheard,
-            State::Compensated,
-        );
+        for (how, what) in [
+            ("is done, unheard, and aborts then", What::Unknown),
+            ("is not done, unheard, and aborts then", What::Missing),
+        ] {
+            let unheard = [act(what), act(What::AbortLater)].concat();
+            case(how, unheard, State::Compensated);
+        }
     }
 }
 

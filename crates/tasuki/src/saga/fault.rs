@@ -15,6 +15,8 @@ pub(super) enum What {
     AbortLater,
     /// It is done, and nobody hears of it.
     Unknown,
+    /// It is not done, and nobody knows that.
+    Missing,
     /// It is done twice.
     Twice,
     /// It is done, and then nobody wants the saga any more.
@@ -48,6 +50,12 @@ mod there {
         /// How many have not come true.
         pub(crate) fn left(&self) -> usize {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+        }
+
+        /// Those of a kind need not come true any more.
+        pub(crate) fn forget(&self, what: What) {
+            let mut faults = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            faults.retain(|fault| fault.2 != what);
         }
 
         /// Whether this one is to come true now, for once.

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -58,6 +59,8 @@ pub(super) struct Move {
     pub(super) place: Place,
     pub(super) declared: Arc<Declared>,
     pub(super) birth: Option<Birth>,
+    /// It may have been made: the answer to its commit got lost.
+    pub(super) unheard: AtomicBool,
     /// The story before the step.
     pub(super) story: Story,
     pub(super) step: Option<LocalStep>,
@@ -158,6 +161,15 @@ impl Journal {
     /// Makes moves. Of those whose rows somebody has locked, a person perhaps, nothing is written, and the
     /// others don't wait for them.
     async fn make(&self, moves: &[Move], limits: Limits, step: Duration) -> Ran<Made, Error> {
+        // A batch whose answer got lost is made again one by one, where a move that was made is stale.
+        // A birth has nothing that would tell: others may have ended the saga meanwhile, or the server
+        // may still be at its first commit.
+        if let [one] = moves
+            && one.birth.is_some()
+            && one.unheard.load(Ordering::Relaxed)
+        {
+            return Ok(vec![Err(Error::TriedOnce)]);
+        }
         let made = self.make_in(self.tx(moves, limits), moves, limits, step);
         match made.await {
             Err(error) if error.is_held_up() => self.make_fenced(moves, limits, step).await,
@@ -192,6 +204,11 @@ impl Journal {
             Ok(outcomes) => self.write(moves, outcomes, tx).await,
             Err(error) => Err(error.into()),
         };
+        if let Err(Error::Unheard(_)) = made {
+            for one in moves {
+                one.unheard.store(true, Ordering::Relaxed);
+            }
+        }
         match made.map_err(|error| if is_open { error.inside() } else { error }) {
             Err(Error::Refused(error)) if moves.len() == 1 => {
                 self.blame(moves, limits, error).await
@@ -334,7 +351,7 @@ impl Journal {
                 return Err(Error::Stale);
             }
             crash_point("saga.written");
-            tx.commit().await?;
+            tx.commit().await.map_err(Error::at_commit)?;
             return Ok(heard);
         }
         if written.is_empty() {

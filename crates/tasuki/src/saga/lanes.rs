@@ -5,6 +5,7 @@
 //! now and then: what holds up those in front may be none of its business.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -68,6 +69,7 @@ impl Inner {
             place: live.place,
             declared: Arc::clone(&live.declared),
             birth: live.birth.clone(),
+            unheard: AtomicBool::new(false),
             story: live.story.clone(),
             step: step.map(LocalStep::again),
             heard: live.has_heard(),

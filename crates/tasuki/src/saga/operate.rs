@@ -260,6 +260,8 @@ fn sent_back(mut story: Story, outline: &Outline, step: &str) -> Result<Story, S
     for entry in &mut story.steps {
         entry.undo_tries = 0;
         if is_behind(entry) {
+            let is_call = kind(entry) == Some(Kind::Remote) && entry.input.is_some();
+            entry.unsure |= entry.state == Progress::Begun && is_call;
             entry.state = Progress::Resting;
             (entry.tries, entry.pause) = (0, 0);
         }
@@ -309,4 +311,57 @@ fn skipped(
     entry.ended_at = Some(now);
     story.stuck = None;
     Ok(story)
+}
+
+#[cfg(test)]
+mod tests {
+    use time::OffsetDateTime;
+
+    use super::super::define::{Role, Shape};
+    use super::*;
+
+    #[test]
+    fn a_call_that_was_cut_may_have_happened_when_it_is_sent_forward_again() {
+        let step = |name: &str| Shape {
+            name: name.to_owned(),
+            kind: Kind::Remote,
+            role: Role::Compensable,
+            stage: 0,
+        };
+        let outline = Outline {
+            definition: "group".to_owned(),
+            version: 1,
+            steps: vec![step("cut"), step("never_called")],
+            timeout: None,
+            started_at: OffsetDateTime::UNIX_EPOCH,
+            fingerprint: "shape".to_owned(),
+        };
+        let cut = Entry {
+            name: "cut".to_owned(),
+            state: Progress::Begun,
+            input: Some(Json::of(&7).unwrap()),
+            output: None,
+            error: None,
+            tries: 0,
+            undo_tries: 0,
+            round: 0,
+            unsure: false,
+            pause: 0,
+            begun_at: Millis(1),
+            ended_at: None,
+        };
+        let never_called = Entry {
+            name: "never_called".to_owned(),
+            input: None,
+            ..cut.clone()
+        };
+        let mut story = Story::new(Json::of(&7).unwrap(), "shape");
+        story.steps = vec![cut, never_called];
+        story.park("cut", "it was given back ten times in a row");
+        let story = sent_back(story, &outline, "cut").unwrap();
+        let unsure = |name| story.entry(name).unwrap().unsure;
+        assert!(unsure("cut"), "nobody knows how it ended");
+        assert!(!unsure("never_called"));
+        assert_eq!(story.entry("cut").unwrap().state, Progress::Resting);
+    }
 }

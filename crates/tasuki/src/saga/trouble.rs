@@ -34,6 +34,12 @@ pub(super) enum Error {
     /// The connection was lost in the middle: by an outage, or by what a step did.
     #[error("the connection was lost in the transaction of the step")]
     Lost(#[source] sqlx::Error),
+    /// The commit was sent, and its answer got lost: what was written may be there.
+    #[error("the connection was lost in the commit, which may have been made")]
+    Unheard(#[source] sqlx::Error),
+    /// Of a birth that may have been made like this there is no second try.
+    #[error("the saga may have begun: the answer to its commit got lost")]
+    TriedOnce,
     /// The database took the transaction back, at the latest as it was committed.
     #[error("the transaction of the step was refused")]
     Refused(#[source] sqlx::Error),
@@ -68,6 +74,14 @@ impl Error {
         }
     }
 
+    /// The same, if it came up as the transaction was committed.
+    pub(super) fn at_commit(error: sqlx::Error) -> Self {
+        match is_away(&error) {
+            true => Self::Unheard(error),
+            false => Self::Refused(error),
+        }
+    }
+
     /// Whether somebody has locked the row of a saga for longer than we wait for that.
     pub(super) fn is_held_up(&self) -> bool {
         matches!(self, Self::Store(error) if is_locked(error))
@@ -79,6 +93,7 @@ impl Error {
             Self::Store(error) => is_away(error),
             Self::Stale | Self::Dead => false,
             Self::Story(_) | Self::Lost(_) | Self::Refused(_) => false,
+            Self::Unheard(_) | Self::TriedOnce => false,
         }
     }
 }

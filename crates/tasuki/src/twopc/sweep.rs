@@ -1,10 +1,10 @@
-//! Ends what is prepared in a participant and not open in the log.
+//! Ends what is prepared in a participant and that nobody waits for in the log.
 //!
 //! Nobody prepares before the log has the transaction, and the log keeps it open until everybody has
 //! confirmed. So what is found prepared, and afterwards not found open, has ended elsewhere: it was
 //! aborted while its `PREPARE TRANSACTION` was still on its way, or its participant was written off
 //! and came back. Or the log has lost it. In every case it ends as the log says, and if the log says
-//! nothing, it is aborted.
+//! nothing, it is aborted. The same goes for one that is open, but waits for others alone.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -54,13 +54,12 @@ impl Sweep {
         if old.is_empty() {
             return Ok(());
         }
-        let ids: Vec<Uuid> = old.iter().map(|(id, _)| *id).collect();
-        let known = within(limit, self.known(&ids)).await?;
+        let known = within(limit, self.known(&old)).await?;
         let mut refused = None;
         for (id, found) in old {
-            let decision = match known.get(&id) {
+            let decision = match known.get(&found.gid) {
                 Some(Known::Open) => continue,
-                Some(Known::Finished(decision)) => *decision,
+                Some(Known::Over(decision)) => *decision,
                 None => Decision::Abort,
             };
             match self.end(database, id, &found, decision).await {
@@ -76,10 +75,12 @@ impl Sweep {
         refused.map_or(Ok(()), Err)
     }
 
-    async fn known(&self, ids: &[Uuid]) -> sqlx::Result<HashMap<Uuid, Known>> {
+    async fn known(&self, found: &[(Uuid, Found)]) -> sqlx::Result<HashMap<String, Known>> {
+        let ids: Vec<Uuid> = found.iter().map(|(id, _)| *id).collect();
+        let gids: Vec<&str> = found.iter().map(|(_, found)| found.gid.as_str()).collect();
         let store: &Store = &self.coordinator.store;
         let mut tx = transaction::begin(self.pool.get()).await?;
-        store.known(&mut tx, ids).await
+        store.known(&mut tx, (&ids, &gids)).await
     }
 
     async fn end(
@@ -99,7 +100,7 @@ impl Sweep {
                 owner = found.owner,
                 decision = decision.as_str(),
                 error = error as &(dyn std::error::Error + 'static),
-                "could not end a prepared transaction that the log does not have open",
+                "could not end a prepared transaction that nobody waits for in the log",
             );
         })?;
         meter::orphan(&self.coordinator.schema, database.name());
@@ -108,7 +109,7 @@ impl Sweep {
             participant = database.name(),
             decision = decision.as_str(),
             age_s = found.age.as_secs(),
-            "ended a prepared transaction that the log does not have open",
+            "ended a prepared transaction that nobody waits for in the log",
         );
         Ok(())
     }

@@ -56,13 +56,13 @@ pub(super) struct Said<'a> {
     pub(super) reason: &'a str,
 }
 
-/// What the log knows of a transaction that was found prepared.
+/// What the log knows of a branch that was found prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// It is open: its coordinator or the recovery ends it.
+    /// Its transaction waits for it: the coordinator or the recovery ends it.
     Open,
-    /// It has ended so.
-    Finished(Decision),
+    /// Nobody waits for it. It ends like this.
+    Over(Decision),
 }
 
 /// The statements of one schema.
@@ -243,22 +243,24 @@ impl Store {
             .await
     }
 
+    /// What is known of branches, by their names.
     pub(super) async fn known(
         &self,
         connection: &mut PgConnection,
-        ids: &[Uuid],
-    ) -> sqlx::Result<HashMap<Uuid, Known>> {
-        let rows: Vec<(Uuid, Option<String>)> = sqlx::query_as(AssertSqlSafe(&*self.known))
+        (ids, gids): (&[Uuid], &[&str]),
+    ) -> sqlx::Result<HashMap<String, Known>> {
+        let rows: Vec<(String, Option<String>)> = sqlx::query_as(AssertSqlSafe(&*self.known))
             .bind(ids)
+            .bind(gids)
             .fetch_all(connection)
             .await?;
         let mut known = HashMap::with_capacity(rows.len());
-        for (id, decision) in rows {
+        for (gid, decision) in rows {
             let word = match decision {
-                Some(decision) => Known::Finished(Decision::read(&decision)?),
+                Some(decision) => Known::Over(Decision::read(&decision)?),
                 None => Known::Open,
             };
-            known.insert(id, word);
+            known.insert(gid, word);
         }
         Ok(known)
     }

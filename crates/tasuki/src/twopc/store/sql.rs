@@ -74,12 +74,27 @@ SELECT
 FROM gone
 RETURNING transaction_id";
 
-/// What is known of transactions that somebody found prepared.
+/// What is known of branches that somebody found prepared: `$1` their transactions, `$2` their names. One
+/// that a transaction waits for no longer ends as was decided, though the transaction is open.
 pub(super) const KNOWN: &str = "
-SELECT transaction_id, NULL AS decision FROM {schema}.twopc_transactions
-WHERE transaction_id = ANY($1)
+SELECT
+    found.gid,
+    CASE
+        WHEN jsonb_path_exists(
+            t.branches,
+            '$.* ? (@.gid == $gid).state
+                ? (@ == \"COMMITTED\" || @ == \"ABORTED\" || @ == \"WRITTEN_OFF\")',
+            jsonb_build_object('gid', found.gid)
+        ) THEN t.decision
+    END AS decision
+FROM unnest($1::uuid [], $2::text []) AS found (id, gid)
+INNER JOIN {schema}.twopc_transactions AS t ON t.transaction_id = found.id
+WHERE t.transaction_id = ANY($1)
 UNION ALL
-SELECT transaction_id, decision FROM {schema}.twopc_finished WHERE transaction_id = ANY($1)";
+SELECT found.gid, f.decision
+FROM unnest($1::uuid [], $2::text []) AS found (id, gid)
+INNER JOIN {schema}.twopc_finished AS f ON f.transaction_id = found.id
+WHERE f.transaction_id = ANY($1)";
 
 pub(super) const LIST_OPEN: &str = "
 SELECT {open} FROM {schema}.twopc_transactions AS t

@@ -15,6 +15,16 @@ impl Bench {
         let view = self.sagas.get(&mut connection, id).await.unwrap();
         view.is_some()
     }
+
+    /// A way to the database that can be cut.
+    async fn through_proxy(&self) -> (Proxy, PgPool) {
+        let direct: PgConnectOptions = self.db.url().parse().unwrap();
+        let server = SocketAddr::from((Ipv4Addr::LOCALHOST, direct.get_port()));
+        let proxy = Proxy::start(server).await.unwrap();
+        let through = direct.host("127.0.0.1").port(proxy.addr().port());
+        let through = PgPool::connect_with(through).await.unwrap();
+        (proxy, through)
+    }
 }
 
 #[tokio::test]
@@ -93,11 +103,7 @@ async fn a_birth_whose_answer_is_lost_is_not_made_again() {
     let bench = Bench::new().await;
     let definition = three_remote(&bench.world);
     let registry = Registry::new().with(&definition);
-    let direct: PgConnectOptions = bench.db.url().parse().unwrap();
-    let server = SocketAddr::from((Ipv4Addr::LOCALHOST, direct.get_port()));
-    let proxy = Proxy::start(server).await.unwrap();
-    let through = direct.host("127.0.0.1").port(proxy.addr().port());
-    let through = PgPool::connect_with(through).await.unwrap();
+    let (proxy, through) = bench.through_proxy().await;
     let settings = Settings::new("test.sagas", through).owner(Owner::on("one"));
     let first = bench.process_of(&registry, settings);
     // With a connection and statements that are ready, a birth is one way there and one back.
@@ -132,4 +138,81 @@ async fn a_birth_whose_answer_is_lost_is_not_made_again() {
     assert_eq!(bench.scalar(sagas).await, 2);
     let once = "a:act b:act c:act";
     assert_eq!(bench.world.log(), words(&format!("{once} {once}")));
+}
+
+/// What each commit waits for that has effects in it.
+const SLOW_COMMITS: &str = "
+    CREATE FUNCTION app.commits() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        PERFORM pg_advisory_xact_lock_shared(4711);
+        RETURN NULL;
+    END $$;
+    CREATE CONSTRAINT TRIGGER commits AFTER INSERT ON app.effects
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION app.commits()";
+
+impl Bench {
+    /// Cuts the first process off when it has sent a commit, which is made all the same, and lets it come
+    /// back when another one has ended the sagas.
+    async fn answer_is_lost(&self, proxy: &Proxy, registry: &Registry) -> Process {
+        let mut holder = self.pool().begin().await.unwrap();
+        sqlx::query("SELECT pg_advisory_xact_lock(4711)")
+            .execute(&mut *holder)
+            .await
+            .unwrap();
+        let commits = "SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND wait_event = 'advisory'";
+        eventually("a commit is under way", async || {
+            (self.scalar(commits).await == 1).then_some(())
+        })
+        .await;
+        assert_eq!(self.world.log(), words("a:act a:act"), "of both, in one");
+        // Whatever the server says from here on is on its way for long.
+        proxy.latency(HOUR).await.unwrap();
+        holder.rollback().await.unwrap();
+        eventually("both are written", async || {
+            (self.scalar("SELECT count(*) FROM app.sagas").await == 2).then_some(())
+        })
+        .await;
+        let expire = "UPDATE app.sagas SET lease_until = now(), next_retry_at = now()";
+        sqlx::query(expire).execute(self.pool()).await.unwrap();
+        let second = self.process_of(registry, self.settings("two"));
+        let done = "SELECT count(*) FROM app.sagas_done";
+        eventually("another process has ended them", async || {
+            (self.scalar(done).await == 2).then_some(())
+        })
+        .await;
+        // The connection breaks, and the server is there.
+        proxy.reset().await.unwrap();
+        proxy.heal().await.unwrap();
+        second
+    }
+}
+
+#[tokio::test]
+async fn births_that_share_a_commit_whose_answer_is_lost_are_not_made_again() {
+    let bench = Bench::new().await;
+    sqlx::raw_sql(SLOW_COMMITS)
+        .execute(bench.pool())
+        .await
+        .unwrap();
+    let definition = three_local(&bench.world);
+    let registry = Registry::new().with(&definition);
+    let (proxy, through) = bench.through_proxy().await;
+    let settings = Settings::new("test.sagas", through).owner(Owner::on("one"));
+    let first = bench.process_of(&registry, settings);
+    let engine = &first.engine;
+    // On the one thread of a test both wait for the journal before it looks.
+    let (one, other, second) = tokio::join!(
+        engine.begin(&definition, &7),
+        engine.begin(&definition, &8),
+        bench.answer_is_lost(&proxy, &registry),
+    );
+    for begun in [one, other] {
+        assert!(matches!(begun, Err(Error::Journal(_))), "{begun:?}");
+    }
+    first.stop().await;
+    second.stop().await;
+    let sagas = "SELECT (SELECT count(*) FROM app.sagas) + (SELECT count(*) FROM app.sagas_done)";
+    assert_eq!(bench.scalar(sagas).await, 2);
+    assert_eq!(bench.scalar("SELECT count(*) FROM app.effects").await, 6);
 }

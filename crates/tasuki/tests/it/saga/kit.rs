@@ -64,11 +64,18 @@ fn a_simulation_finds_an_input_that_can_not_be_made() {
     );
 }
 
+/// No order has this number.
+const NOBODYS: u32 = u32::MAX;
+
 /// A participant that recognises keys: each action and each compensation counts once.
 #[derive(Clone, Default)]
 struct Bank {
     done: Arc<Mutex<HashMap<String, u32>>>,
     forgets: bool,
+    /// It gives back, once per action, also what it never got.
+    is_generous: bool,
+    /// It is asked once, and not again.
+    is_asked_once: bool,
 }
 
 /// Pays for the order of that number.
@@ -81,7 +88,10 @@ impl Step for Pay {
     type Failure = Fail<Trouble>;
 
     fn retry(&self) -> Policy {
-        World::default().policy()
+        match self.0.is_asked_once {
+            true => Policy::new(1, Backoff::list([Duration::from_millis(1)])),
+            false => World::default().policy(),
+        }
     }
 }
 
@@ -98,8 +108,13 @@ impl Remote for Pay {
 }
 
 impl RemoteUndo for Pay {
-    async fn undo(&self, _: &u32, _: Option<&()>, at: &At) -> Result<(), Again> {
-        self.0.done.lock().unwrap().remove(&at.action_key());
+    async fn undo(&self, order: &u32, _: Option<&()>, at: &At) -> Result<(), Again> {
+        let mut done = self.0.done.lock().unwrap();
+        let was_done = done.remove(&at.action_key()).is_some();
+        let is_first = done.insert(at.key(), NOBODYS).is_none();
+        if self.0.is_generous && is_first && !was_done {
+            done.insert(format!("a gift: {}", at.key()), *order);
+        }
         Ok(())
     }
 }
@@ -227,7 +242,7 @@ async fn checked(bank: Bank, calls_out: bool) -> Result<usize, Broken> {
 #[tokio::test]
 async fn a_saga_that_recognises_its_keys_survives_every_way_to_break_it() {
     let ways = checked(Bank::default(), false).await.unwrap();
-    assert_eq!(ways, 21);
+    assert_eq!(ways, 22);
 }
 
 #[tokio::test]
@@ -238,6 +253,27 @@ async fn a_saga_that_forgets_its_keys_is_found_out() {
     };
     let broken = checked(bank, false).await.unwrap_err();
     assert!(matches!(broken, Broken::Left { .. }), "{broken}");
+}
+
+#[tokio::test]
+async fn a_saga_whose_step_is_tried_once_survives_every_way_to_break_it() {
+    let bank = Bank {
+        is_asked_once: true,
+        ..Bank::default()
+    };
+    assert_eq!(checked(bank, false).await.unwrap(), 22);
+}
+
+#[tokio::test]
+async fn a_compensation_that_gives_back_what_was_never_taken_is_found_out() {
+    let bank = Bank {
+        is_generous: true,
+        ..Bank::default()
+    };
+    let broken = checked(bank, false).await.unwrap_err();
+    assert!(matches!(broken, Broken::Left { .. }), "{broken}");
+    let broken = broken.to_string();
+    assert!(broken.contains("pay is not done, unheard"), "{broken}");
 }
 
 #[tokio::test]
@@ -260,7 +296,7 @@ async fn a_saga_without_a_pivot_is_broken_on_its_way_back_from_its_last_step_too
         .build()
         .unwrap();
     let ways = books.breaks(&books.check(), &definition).await.unwrap();
-    assert_eq!(ways, 17);
+    assert_eq!(ways, 18);
 }
 
 #[tokio::test]
@@ -291,7 +327,7 @@ async fn steps_side_by_side_survive_every_way_to_break_them() {
         .build()
         .unwrap();
     let ways = books.breaks(&books.check(), &definition).await.unwrap();
-    assert_eq!(ways, 27);
+    assert_eq!(ways, 29);
 }
 
 #[tokio::test]
@@ -308,5 +344,5 @@ async fn a_saga_that_waits_survives_every_way_to_break_it() {
         .unwrap();
     let check = books.check().hears::<Cleared>(&7).unwrap();
     let ways = books.breaks(&check, &definition).await.unwrap();
-    assert_eq!(ways, 28);
+    assert_eq!(ways, 29);
 }

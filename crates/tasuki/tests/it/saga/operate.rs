@@ -1,7 +1,7 @@
 //! What people do about a saga that needs them.
 
 use serde_json::json;
-use tasuki::saga::{By, Close, Error, Filter, define};
+use tasuki::saga::{By, Close, Error, Filter, StepState, define};
 
 use super::forward::Paid;
 use super::*;
@@ -105,6 +105,52 @@ async fn a_step_that_is_stuck_behind_the_pivot_is_retried_or_taken_as_done() {
         .unwrap();
     let view = bench.until(ended.id, &State::Completed).await;
     assert_eq!(view.step("c").unwrap().input.as_ref().unwrap(), 4);
+    process.stop().await;
+}
+
+/// A step elsewhere that lasts until the test lets it go.
+struct Lasts(World);
+
+impl Step for Lasts {
+    const NAME: &'static str = "lasts";
+    type Input = u32;
+    type Output = ();
+    type Failure = Again<Trouble>;
+}
+
+impl Remote for Lasts {
+    async fn act(&self, _: &u32, at: &At) -> Result<(), Again<Trouble>> {
+        self.0.next(at);
+        self.0.gate.notified().await;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn when_one_of_a_group_needs_a_person_the_calls_of_the_others_are_waited_for() {
+    let bench = Bench::new().await;
+    let world = &bench.world;
+    world.tell("b:act", [Answer::Stuck]);
+    let definition = define::<u32>("group", 1)
+        .pivot_local(l::<0>(world), |saga| Ok(*saga.input()))
+        .parallel(|group| {
+            group
+                .remote(G::<1>(world.clone()), |saga| Ok(*saga.input()))
+                .remote(Lasts(world.clone()), |saga| Ok(*saga.input()))
+        })
+        .build()
+        .unwrap();
+    let process = bench.process(&Registry::new().with(&definition));
+    let id = process.engine.begin(&definition, &7).await.unwrap();
+    eventually("both are called", async || {
+        (world.log().len() == 3).then_some(())
+    })
+    .await;
+    world.gate.notify_one();
+    let view = bench.until(id, &State::NeedsAttention).await;
+    assert_eq!(view.stuck.unwrap().0.as_deref(), Some("b"));
+    let lasts = view.steps.iter().find(|step| step.name == "lasts").unwrap();
+    assert_eq!(lasts.state, StepState::Done);
     process.stop().await;
 }
 

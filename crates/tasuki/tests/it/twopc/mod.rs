@@ -48,15 +48,12 @@ impl World {
 
     /// West for a process that can work there, and is cut off before it tells how it ended.
     async fn west_that_goes_away(&self) -> Database {
-        let pool = PgPoolOptions::new()
-            .max_connections(4)
-            .acquire_timeout(SECOND / 2)
-            .connect(&self.west.url())
-            .await
-            .unwrap();
-        let nowhere = (*pool.connect_options()).clone().port(1);
-        pool.set_connect_options(nowhere);
-        Database::new("west", pool).unwrap()
+        goes_away("west", &self.west).await
+    }
+
+    /// The same of east.
+    async fn east_that_goes_away(&self) -> Database {
+        goes_away("east", &self.east).await
     }
 
     /// A process of its own.
@@ -120,6 +117,18 @@ impl World {
         assert_eq!(self.list(Listed::Open).await, []);
         assert_eq!(self.prepared().await, [""; 0]);
     }
+}
+
+async fn goes_away(name: &str, db: &TestDb) -> Database {
+    let pool = PgPoolOptions::new()
+        .max_connections(4)
+        .acquire_timeout(SECOND / 2)
+        .connect(&db.url())
+        .await
+        .unwrap();
+    let nowhere = (*pool.connect_options()).clone().port(1);
+    pool.set_connect_options(nowhere);
+    Database::new(name, pool).unwrap()
 }
 
 async fn database() -> TestDb {

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use sqlx::PgPool;
-use tasuki::twopc::{Coordinator, Database, Error, Listed, Resolution};
+use tasuki::twopc::{BranchState, Coordinator, Database, Error, Listed, Resolution};
 use tasuki::worker::Worker;
 use tasuki_testkit::eventually;
 use uuid::Uuid;
 
-use super::{SECOND, World, gid, is_prepared_for_a_while, run, transfer, west_has_not_heard};
+use super::{
+    SECOND, World, add, bare, gid, is_prepared_for_a_while, run, transfer, west_has_not_heard,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -121,6 +123,69 @@ async fn a_participant_that_was_written_off_and_came_back_ends_as_it_was_decided
         world.prepared().await.is_empty().then_some(())
     })
     .await;
+    assert_eq!(world.units().await, (70, 130));
+}
+
+#[tokio::test]
+async fn a_branch_that_prepares_after_its_abort_is_swept_while_another_participant_is_away() {
+    let world = World::new().await;
+    let east = world.east_that_goes_away().await;
+    let coordinator = bare(&world).database(&east).unwrap();
+    let coordinator = coordinator.database(&world.west()).unwrap();
+    let mut tx = coordinator.begin("transfer").await.unwrap();
+    add(tx.on(&east).await.unwrap(), -30).await.unwrap();
+    let west = tx.on(&world.west()).await.unwrap();
+    sqlx::query("CREATE TEMPORARY TABLE nobody_can_prepare ()")
+        .execute(west)
+        .await
+        .unwrap();
+    tx.commit().await.unwrap_err();
+    let open = world.open().await;
+    assert_eq!(open.branches["west"].state, BranchState::Aborted);
+    assert!(!open.branches["east"].state.is_done());
+    // As if it had been asked to, and had taken its time.
+    let late = gid(&open, "west");
+    run(
+        &world.west.pool,
+        &format!("BEGIN; PREPARE TRANSACTION '{late}'"),
+    )
+    .await;
+    let coordinator = coordinator.timeout(SECOND / 10);
+    eventually("it is swept", async || {
+        sweeps(&coordinator).await;
+        (!world.prepared().await.contains(&late)).then_some(())
+    })
+    .await;
+    assert_eq!(world.open().await.id, open.id);
+    world.recovers().await;
+    assert_eq!(world.units().await, (100, 100));
+}
+
+#[tokio::test]
+async fn a_participant_that_was_written_off_is_swept_while_another_one_is_away() {
+    let world = World::new().await;
+    let east = world.east_that_goes_away().await;
+    let west = world.west_that_goes_away().await;
+    let nobody = bare(&world).database(&east).unwrap();
+    let nobody = nobody.database(&west).unwrap();
+    let committed = transfer(&nobody, &world, 30).await.unwrap();
+    assert_eq!(committed.waiting_for, ["east", "west"]);
+    let mut db = world.log.pool.acquire().await.unwrap();
+    let gone = Resolution::WriteOff("west".to_owned());
+    let ledger = nobody.ledger();
+    let resolved = ledger.resolve(&mut db, committed.id, &gone, "ann", "its disk is dust");
+    resolved.await.unwrap();
+
+    let coordinator = bare(&world).database(&east).unwrap();
+    let coordinator = coordinator.database(&world.west()).unwrap();
+    let coordinator = coordinator.timeout(SECOND / 10);
+    eventually("it is told after all", async || {
+        sweeps(&coordinator).await;
+        (world.units().await == (100, 130)).then_some(())
+    })
+    .await;
+    assert_eq!(world.open().await.id, committed.id);
+    world.recovers().await;
     assert_eq!(world.units().await, (70, 130));
 }
 

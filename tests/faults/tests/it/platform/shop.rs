@@ -457,7 +457,10 @@ async fn killed_shops_end_every_order_and_money_and_goods_match() {
     ];
     market.knows(&[&nodes[0], &nodes[1]]).await;
     let kills = async {
-        for _ in 0..stretched(4, 20) {
+        let (since, least) = (Instant::now(), Duration::from_secs(stretched(0, 60)));
+        let mut kills = 0;
+        while kills < 4 || since.elapsed() < least {
+            kills += 1;
             let pause = Duration::from_millis(fastrand::u64(500..4000));
             tokio::time::sleep(pause).await; // sleep: when they are killed is a matter of chance.
             nodes[fastrand::usize(..2)].replace(&market.platform).await;
