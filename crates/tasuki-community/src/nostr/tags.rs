@@ -73,8 +73,6 @@ impl fmt::Display for Coordinate {
 pub(crate) struct Deletion {
     pub(crate) ids: Vec<Id>,
     pub(crate) coordinates: Vec<Coordinate>,
-    /// Whether it names versions of other authors, too: they are passed over.
-    pub(crate) names_others: bool,
 }
 
 impl Event {
@@ -164,9 +162,8 @@ impl Event {
         asked.ids.sort_unstable();
         asked.ids.dedup();
         let coordinates = self.values("a").filter_map(Coordinate::parse);
-        let (own, others): (Vec<_>, Vec<_>) = coordinates.partition(|it| it.author == self.author);
-        asked.coordinates = own;
-        asked.names_others = !others.is_empty();
+        let own = coordinates.filter(|it| it.author == self.author);
+        asked.coordinates.extend(own);
         asked.coordinates.sort_unstable();
         asked.coordinates.dedup();
         Some(asked)
@@ -289,7 +286,6 @@ mod tests {
             .unwrap();
         assert_eq!(deletion.ids, [Id::parse(&id).unwrap()]);
         assert_eq!(deletion.coordinates, [Coordinate::parse(&own).unwrap()]);
-        assert!(deletion.names_others);
         assert_eq!(event(1, &[]).deletion(), None);
     }
 

@@ -174,11 +174,6 @@ fn answer(id: Id, verdict: Verdict) -> Answer {
             false,
             "blocked: its author has deleted this event",
         ),
-        Verdict::OfOthers => (
-            "refused",
-            false,
-            "blocked: what it deletes is not its author's",
-        ),
         Verdict::Expired => ("refused", false, "invalid: expired"),
         Verdict::Future => (
             "refused",
