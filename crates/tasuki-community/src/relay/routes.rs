@@ -152,7 +152,7 @@ fn document(app: &App, headers: &HeaderMap) -> Response {
     let asked = headers.get_all(ACCEPT).iter();
     let mut asked = asked.filter_map(|value| value.to_str().ok());
     if asked.any(|value| value.contains(NOSTR_JSON)) {
-        let body = serde_json::to_string(&app.info).unwrap_or_default();
+        let body = app.info.at(app.clock.now()).to_owned();
         return (ANYBODY, [(CONTENT_TYPE, NOSTR_JSON)], body).into_response();
     }
     let words = "This is a Nostr relay: connect with a Nostr client, by WebSocket.\n";
