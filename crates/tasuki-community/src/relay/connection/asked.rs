@@ -40,7 +40,7 @@ impl Client {
     }
 
     /// Answers what could not be read. That is work, too.
-    async fn unread(&mut self, answer: Answer) -> Result<(), End> {
+    pub(super) async fn unread(&mut self, answer: Answer) -> Result<(), End> {
         if !self.events.take() {
             let why = "too many messages that can't be read";
             return Err(End::Cut(close_code::POLICY, why));

@@ -265,7 +265,7 @@ impl Client {
             Ok(Message::Text(text)) => self.asked(text.as_str()).await,
             Ok(Message::Binary(_)) => {
                 let words = Refusal::invalid("messages are texts").to_string();
-                self.answer(&Answer::Notice(words)).await
+                self.unread(Answer::Notice(words)).await
             }
             Ok(Message::Ping(_) | Message::Pong(_)) => Ok(()),
             Ok(Message::Close(_)) => Err(End::Gone),
