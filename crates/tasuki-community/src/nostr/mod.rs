@@ -13,7 +13,7 @@ pub(crate) use event::{Event, Fault, Parsed};
 pub(crate) use filter::{Filter, Limits as FilterLimits, TagFilter, searched};
 pub(crate) use hex::{Id, Key};
 pub(crate) use kind::{AUTH, Class, DELETION, class, is_repost};
-pub(crate) use message::{Answer, Asked, NAME_LIMIT, Prefix, Refusal, asked};
+pub(crate) use message::{Answer, Asked, Count, NAME_LIMIT, Prefix, Refusal, asked};
 pub(crate) use report::{NIP_56, REPORT, REPORTS, Report, Target, word};
 pub(crate) use sign::Signer;
 pub(crate) use tags::{Coordinate, TagKey, short_hash};

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::PgPool;
 
-use crate::nostr::{Filter, Id, Prefix, Refusal};
+use crate::nostr::{Count, Filter, Id, Prefix, Refusal};
 use crate::store::find::{self, Found};
 
 /// An event that was found; a long one without its body.
@@ -30,13 +30,12 @@ pub(super) async fn find(pool: &PgPool, filters: &[Filter]) -> Result<Vec<Ready>
 }
 
 /// How many events any of `filters` wants.
-pub(super) async fn count(pool: &PgPool, filters: &[Filter]) -> Result<u64, Refusal> {
+pub(super) async fn count(pool: &PgPool, filters: &[Filter]) -> Result<Count, Refusal> {
     let counted = async {
         let mut connection = pool.acquire().await?;
         find::count(&mut connection, filters).await
     };
-    let counted = counted.await.map_err(|error| refusal(&error))?;
-    Ok(u64::try_from(counted).unwrap_or_default())
+    counted.await.map_err(|error| refusal(&error))
 }
 
 /// The bodies of what was found, in its order: long ones are read now, and what has gone meanwhile is

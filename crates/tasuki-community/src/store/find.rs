@@ -10,13 +10,18 @@ use sqlx::{AssertSqlSafe, FromRow, PgConnection, PgPool, Postgres};
 use uuid::Uuid;
 
 use super::ingest::version_key;
-use crate::nostr::{Coordinate, Filter, Id, TagFilter};
+use crate::nostr::{Coordinate, Count, Filter, Id, TagFilter};
 use crate::search;
 
 /// Bodies up to this length come with what was found; longer ones are fetched when they are sent.
 const SHORT: usize = 4096;
 
 /// Connections that look for stored events. One plan serves all values, and may be made when nothing is
+/// Events that are counted one by one; of more it is said that they are more.
+const COUNTED: i64 = 10_000;
+/// Rows that are looked at for a count.
+const LOOKED_AT: i64 = 100_000;
+
 /// stored yet: without these it would read all events of a kind to sort them and take the newest, where
 /// every way in has an index in the order of the answer.
 pub(crate) fn pool(requests: &PgPool) -> PgPool {
@@ -89,20 +94,32 @@ pub(crate) async fn find(
     text.fetch(sql).fetch_all(connection).await
 }
 
-/// How many `filters` want, each event once.
-pub(crate) async fn count(connection: &mut PgConnection, filters: &[Filter]) -> sqlx::Result<i64> {
+/// How many `filters` want, each event once. One that several filters or values want is looked at as
+/// often, and there is an end to that, too.
+pub(crate) async fn count(
+    connection: &mut PgConnection,
+    filters: &[Filter],
+) -> sqlx::Result<Count> {
     let mut text = Text::default();
     let mut parts =
         vec!["SELECT NULL::bytea AS event_id, 0::bigint AS created_at, NULL AS body".to_owned()];
     for filter in filters.iter().filter(|filter| !filter.is_impossible()) {
         for place in &PLACES {
-            parts.push(text.ways(filter, place, "NULL AS body", ""));
+            parts.push(text.ways(filter, place, "NULL AS body", &limit));
         }
     }
     let found = parts.join(") UNION ALL (");
-    let sql = format!("SELECT count(DISTINCT event_id) FROM (({found})) AS found");
-    let query = sqlx::query_as::<_, (i64,)>(AssertSqlSafe(sql));
-    Ok(text.bound_as(query).fetch_one(connection).await?.0)
+    let sql = format!(
+        "SELECT count(DISTINCT event_id), count(event_id)
+         FROM (SELECT event_id FROM (({found})) AS found LIMIT {LOOKED_AT} + 1) AS looked_at"
+    );
+    let query = sqlx::query_as::<_, (i64, i64)>(AssertSqlSafe(sql));
+    let (events, rows) = text.bound_as(query).fetch_one(connection).await?;
+    let count = u64::try_from(events.min(COUNTED)).unwrap_or_default();
+    Ok(match events > COUNTED || rows >= LOOKED_AT {
+        true => Count::About(count),
+        false => Count::Exactly(count),
+    })
 }
 
 /// The bodies of events, by id; those that nobody sees any more are left out.
@@ -112,6 +129,8 @@ pub(crate) async fn bodies(
 ) -> sqlx::Result<Vec<(Id, String)>> {
     let seen = seen(connection, ids).await?;
     Ok(seen.into_iter().map(|(id, body, _)| (id, body)).collect())
+    // None of the ways in needs more to know that there are too many.
+    let limit = format!("LIMIT {}", COUNTED + 1);
 }
 
 /// The same, with their topics.

@@ -4,7 +4,7 @@ use nostr::Keys;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::support::{Client, World, event, note, now};
+use crate::support::{Client, World, event, memory, note, now};
 
 /// What can't be said to be about anything: `NOTICE`. One a line.
 const NOTICES: &str = r##"x
@@ -210,14 +210,6 @@ async fn a_message_that_is_too_long_ends_its_connection_and_no_other() {
         assert_eq!(u16::from(frame.code), 1009, "{said:?}");
     }
     other.store(&note(&Keys::generate(), now())).await;
-}
-
-/// Memory of this process, in KiB: relay and clients are in it.
-fn memory() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-    let number = line.and_then(|line| line.split_whitespace().nth(1));
-    number.unwrap().parse().unwrap()
 }
 
 #[tokio::test]

@@ -30,12 +30,14 @@ use super::live::{Listening, Told};
 use super::outgoing::{Cut, LiveEvent, Scissors, queue};
 use super::stored::Ready;
 use super::subscriptions::{Subscription, Subscriptions};
-use crate::nostr::{Answer, Id, Refusal};
+use crate::nostr::{Answer, Count, Id, Refusal};
 
 /// Events and searches of one client that are worked on at a time.
 const IN_FLIGHT: usize = 128;
 /// Searches of one client at a time; others wait for their turn.
 const SEARCHES: usize = 2;
+/// How long a count waits for its turn.
+const TURN: Duration = Duration::from_secs(30);
 /// How long a client may take to read what is stored.
 const SENT: Duration = Duration::from_secs(60);
 /// How long a client that is cut may take to be told why.
@@ -78,6 +80,7 @@ pub(in crate::relay) struct Client {
     scissors: Scissors,
     work: FuturesUnordered<futures_util::future::BoxFuture<'static, Done>>,
     /// Searches go on whatever this task waits for: none keeps a connection of the pool that nobody uses.
+    counts: Arc<Semaphore>,
     searches: JoinSet<Done>,
     turns: Arc<Semaphore>,
     is_heard: bool,
@@ -121,7 +124,7 @@ enum Done {
         Result<Vec<Ready>, Refusal>,
         Option<OwnedSemaphorePermit>,
     ),
-    Counted(String, Result<u64, Refusal>),
+    Counted(String, Result<Count, Refusal>),
 }
 
 /// Why a connection ends.
@@ -157,6 +160,7 @@ impl Client {
             coming,
             scissors,
             work: FuturesUnordered::new(),
+            counts: Arc::new(Semaphore::new(1)),
             searches: JoinSet::new(),
             turns: Arc::new(Semaphore::new(SEARCHES)),
             is_heard: true,
