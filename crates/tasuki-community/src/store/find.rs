@@ -259,10 +259,7 @@ impl Text {
         columns: &str,
         tail: &str,
     ) -> String {
-        // What has no words was refused before.
-        let question = search::Query::of(text, None);
-        let (words, rest) = question.map(|it| (it.words, it.rest)).unwrap_or_default();
-        let (words, query) = (self.bind(Value::Text(words)), self.bind(Value::Text(rest)));
+        let matching = self.matching(text);
         let rest = self.conditions(filter, place, Way::Search);
         let rest = rest.replace("event.created_at", "document.created_at");
         // A word that is everywhere is found by reading the newest documents, in the order of the answer.
@@ -271,8 +268,19 @@ impl Text {
         format!(
             "SELECT {columns} FROM cn_relay.search_documents AS document
              JOIN {events} AS event ON event.event_id = document.event_id
-             WHERE document.terms @@
-                 (plainto_tsquery('pg_catalog.english', {words}) && {query}::text::tsquery) {rest} {tail}"
+             WHERE {matching} {rest} {tail}"
+        )
+    }
+
+    /// Whether a document has all words of a search.
+    fn matching(&mut self, text: &str) -> String {
+        // What has no words was refused before.
+        let question = search::Query::of(text, None);
+        let (words, rest) = question.map(|it| (it.words, it.rest)).unwrap_or_default();
+        let (words, query) = (self.bind(Value::Text(words)), self.bind(Value::Text(rest)));
+        format!(
+            "document.terms @@
+                 (plainto_tsquery('pg_catalog.english', {words}) && {query}::text::tsquery)"
         )
     }
 
@@ -372,3 +380,12 @@ enum Way {
     Search,
     Time,
 }
+        if let (Some(text), true) = (&filter.search, way != Way::Search) {
+            let matching = self.matching(text);
+            all.push(format!(
+                "AND EXISTS (
+                     SELECT FROM cn_relay.search_documents AS document
+                     WHERE document.event_id = event.event_id AND {matching}
+                 )"
+            ));
+        }
