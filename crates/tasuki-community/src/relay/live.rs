@@ -21,12 +21,24 @@ pub(crate) struct Told {
     pub(crate) event: Arc<Event>,
     pub(crate) keys: Vec<TagKey>,
     pub(crate) json: String,
+    /// When nobody sees it any more (NIP-40).
+    ends: Option<i64>,
 }
 
 impl Told {
     pub(crate) fn new(event: Arc<Event>) -> Arc<Self> {
-        let (keys, json) = (event.tag_keys(), event.json());
-        Arc::new(Self { event, keys, json })
+        let (keys, json, ends) = (event.tag_keys(), event.json(), event.expiration());
+        Arc::new(Self {
+            event,
+            keys,
+            json,
+            ends,
+        })
+    }
+
+    /// Whether nobody is to see it any more, at this second.
+    pub(crate) fn has_ended(&self, now: i64) -> bool {
+        self.ends.is_some_and(|end| end <= now)
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nostr::Keys;
 use serde_json::{Value, json};
+use tasuki_testkit::eventually;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -202,6 +203,52 @@ async fn at_a_thousand_events_a_second_whoever_subscribes_hears_each_once() {
     for listener in listeners {
         listener.hears_everything_once(&all).await;
     }
+}
+
+#[tokio::test]
+async fn what_has_gone_while_it_waited_is_not_told_behind_what_is_stored() {
+    let world = World::patient().await;
+    // Whoever searches has to wait.
+    let held = world.hold("search_documents").await;
+    let (mut listener, mut sender) = (world.client().await, world.client().await);
+    let (keys, at, end) = (Keys::generate(), now(), now() + 6);
+    let all = json!({"authors": [keys.public_key().to_hex()], "limit": 1});
+    let wanted = json!(["REQ", "all", {"search": "word"}, all]);
+    listener.say(&wanted).await;
+    // What was said before is heard when this is answered.
+    listener.say_raw("[]").await;
+    assert_eq!(listener.hear().await[0], json!("NOTICE"));
+
+    let ends = end.to_string();
+    let ended = event(&keys, 1, at - 9, &[&["expiration", &ends]], "");
+    let passing_ended = event(&keys, 20_001, at - 9, &[&["expiration", &ends]], "");
+    let old = event(&keys, 0, at - 8, &[], "old");
+    let deleted = note(&keys, at - 7);
+    let lasting = note(&keys, at - 6);
+    let passing = event(&keys, 20_001, at - 5, &[], "");
+    let deletion = event(&keys, 5, at - 4, &[&["e", &id(&deleted)]], "");
+    let new = event(&keys, 0, at, &[], "new");
+    for event in [
+        &ended,
+        &passing_ended,
+        &old,
+        &deleted,
+        &lasting,
+        &passing,
+        &deletion,
+        &new,
+    ] {
+        sender.store(event).await;
+    }
+    eventually("it is over", async || (now() > end).then_some(())).await;
+    held.rollback().await.unwrap();
+
+    assert_eq!(listener.news("all").await, new);
+    assert_eq!(listener.hear().await, json!(["EOSE", "all"]));
+    for event in [&lasting, &passing, &deletion] {
+        assert_eq!(listener.news("all").await, *event);
+    }
+    listener.hears_nothing().await;
 }
 
 #[tokio::test]

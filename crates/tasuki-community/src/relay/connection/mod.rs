@@ -48,8 +48,6 @@ const LAST_WORK: Duration = Duration::from_secs(2);
 const REMEMBER: Duration = Duration::from_secs(10 * 60);
 /// Events that go into one packet, before anything else has its turn.
 const TOGETHER: usize = 64;
-/// Long bodies that are fetched at a time.
-const CHUNK: usize = 50;
 
 /// Clients that are connected.
 const CLIENTS: &str = "tasuki_community_clients";
@@ -80,9 +78,9 @@ pub(in crate::relay) struct Client {
     scissors: Scissors,
     work: FuturesUnordered<futures_util::future::BoxFuture<'static, Done>>,
     /// Searches go on whatever this task waits for: none keeps a connection of the pool that nobody uses.
-    counts: Arc<Semaphore>,
     searches: JoinSet<Done>,
     turns: Arc<Semaphore>,
+    counts: Arc<Semaphore>,
     is_heard: bool,
     _listening: Listening,
 }
@@ -160,9 +158,9 @@ impl Client {
             coming,
             scissors,
             work: FuturesUnordered::new(),
-            counts: Arc::new(Semaphore::new(1)),
             searches: JoinSet::new(),
             turns: Arc::new(Semaphore::new(SEARCHES)),
+            counts: Arc::new(Semaphore::new(1)),
             is_heard: true,
             app,
         }
