@@ -21,8 +21,6 @@ pub(crate) struct Known {
     pub(crate) deleted_until: HashMap<Coordinate, i64>,
     /// The latest version of each, whether anybody sees it or not.
     pub(crate) latest: HashMap<Coordinate, Version>,
-    /// Who has signed the events that deletions name, of those that are stored.
-    pub(crate) authors: HashMap<Id, Key>,
 }
 
 /// Which version of an event.
@@ -61,8 +59,6 @@ pub(crate) enum Verdict {
     Outdated,
     /// Its author has deleted it.
     Deleted,
-    /// It deletes, and what it names is others'.
-    OfOthers,
     /// Its time is over.
     Expired,
     /// It is from further in the future than clocks differ.
@@ -97,7 +93,6 @@ pub(crate) fn decide(events: &[&Event], mut known: Known, ahead: i64) -> Plan {
             continue;
         }
         known.seen.insert(event.id);
-        known.authors.insert(event.id, event.author);
         plan.accepted.push(index);
         plan.stored.push(index);
         if let Some(coordinate) = coordinate {
@@ -161,20 +156,7 @@ fn judge(event: &Event, coordinate: Option<&Coordinate>, known: &Known, ahead: i
     if event.created_at > known.now.saturating_add(ahead) {
         return Verdict::Future;
     }
-    if is_of_others(event, known) {
-        return Verdict::OfOthers;
-    }
     Verdict::Stored
-}
-
-/// Whether it deletes nothing but what others have signed, as far as that is known.
-fn is_of_others(event: &Event, known: &Known) -> bool {
-    let Some(asked) = event.deletion() else {
-        return false;
-    };
-    let is_others = |id| known.authors.get(id).is_some_and(|it| *it != event.author);
-    let names_any = asked.names_others || !asked.ids.is_empty();
-    names_any && asked.coordinates.is_empty() && asked.ids.iter().all(is_others)
 }
 
 /// Whether its author has deleted it. Nothing deletes a deletion (NIP-09).
@@ -192,9 +174,7 @@ pub(crate) fn is_stored(kind: u16) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Verdict::{
-        Deleted, Duplicate, Expired, Future, OfOthers, Outdated, Overtaken, Stored,
-    };
+    use super::Verdict::{Deleted, Duplicate, Expired, Future, Outdated, Overtaken, Stored};
     use super::*;
     use crate::nostr::Signer;
 
@@ -316,20 +296,15 @@ mod tests {
         let id = note.id.to_string();
         let by_other = made(&b, 2, DELETION, &[["e", &id]]);
         assert_eq!(verdicts(&[&by_other, &note], known()), [Stored, Stored]);
-        // Where it is known whose it is, it is refused, unless it names anything else.
-        assert_eq!(verdicts(&[&note, &by_other], known()), [Stored, OfOthers]);
-        let elsewhere = "cd".repeat(32);
-        let some = made(&b, 2, DELETION, &[["e", &id], ["e", &elsewhere]]);
-        assert_eq!(verdicts(&[&note, &some], known()), [Stored, Stored]);
-        let place = format!("30000:{}:x", a.key());
-        let others = made(&b, 2, DELETION, &[["a", &place]]);
-        let own = format!("30000:{}:x", b.key());
-        let both = made(&b, 2, DELETION, &[["a", &place], ["a", &own]]);
-        let nothing = made(&b, 2, DELETION, &[["k", "1"]]);
+        assert_eq!(verdicts(&[&note, &by_other], known()), [Stored, Stored]);
+        let page = made(&a, 1, 30_000, &[["d", "x"]]);
+        let place = page.coordinate().unwrap().to_string();
+        let by_address = made(&b, 2, DELETION, &[["a", &place]]);
         assert_eq!(
-            verdicts(&[&others, &both, &nothing], known()),
-            [OfOthers, Stored, Stored]
+            verdicts(&[&by_address, &page, &by_address], known()),
+            [Stored, Stored, Duplicate]
         );
+        assert_eq!(verdicts(&[&page, &by_address], known()), [Stored, Stored]);
         let first = made(&a, 2, DELETION, &[["e", &id]]);
         let second = made(&a, 3, DELETION, &[["e", &first.id.to_string()]]);
         assert_eq!(

@@ -27,11 +27,6 @@ impl Key {
     pub(crate) fn parse(text: &str) -> Option<Self> {
         decode(text).map(Self)
     }
-
-    /// From a column of 32 bytes.
-    pub(crate) fn from_slice(bytes: &[u8]) -> Option<Self> {
-        bytes.try_into().ok().map(Self)
-    }
 }
 
 impl fmt::Display for Id {

@@ -5,6 +5,11 @@ pub(crate) const DELETION: u16 = 5;
 /// What proves who a client is (NIP-42). It is never published.
 pub(crate) const AUTH: u16 = 22242;
 
+/// Whether events of this kind repeat another one (NIP-18).
+pub(crate) const fn is_repost(kind: u16) -> bool {
+    matches!(kind, 6 | 16)
+}
+
 /// How long events of a kind are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {

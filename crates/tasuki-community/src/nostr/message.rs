@@ -82,7 +82,15 @@ pub(crate) enum Answer {
     Closed(String, String),
     Notice(String),
     Auth(String),
-    Count(String, u64),
+    Count(String, Count),
+}
+
+/// How many there are, or that there are more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Count {
+    Exactly(u64),
+    /// At least so many.
+    About(u64),
 }
 
 impl fmt::Display for Answer {
@@ -93,7 +101,10 @@ impl fmt::Display for Answer {
             Self::Closed(name, words) => json!(["CLOSED", name, words]),
             Self::Notice(words) => json!(["NOTICE", words]),
             Self::Auth(challenge) => json!(["AUTH", challenge]),
-            Self::Count(name, count) => json!(["COUNT", name, {"count": count}]),
+            Self::Count(name, Count::Exactly(count)) => json!(["COUNT", name, {"count": count}]),
+            Self::Count(name, Count::About(count)) => {
+                json!(["COUNT", name, {"count": count, "approximate": true}])
+            }
         };
         write!(f, "{json}")
     }

@@ -3,9 +3,13 @@
 use std::fmt;
 
 use aws_lc_rs::digest::{Context, SHA256};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::{Class, DELETION, Event, Id, Key, class};
+
+/// The tag of what only its author may publish (NIP-70).
+const PROTECTED: &str = "-";
 
 /// The name and value of a tag that is looked for, as a key of fixed size: values are of any length and
 /// may hold what PostgreSQL's texts can't.
@@ -73,8 +77,6 @@ impl fmt::Display for Coordinate {
 pub(crate) struct Deletion {
     pub(crate) ids: Vec<Id>,
     pub(crate) coordinates: Vec<Coordinate>,
-    /// Whether it names versions of other authors, too: they are passed over.
-    pub(crate) names_others: bool,
 }
 
 impl Event {
@@ -128,7 +130,19 @@ impl Event {
     /// Whether only its author may publish it (NIP-70).
     pub(crate) fn is_protected(&self) -> bool {
         let mut tags = self.tags.iter();
-        tags.any(|tag| tag.first().is_some_and(|name| name == "-"))
+        tags.any(|tag| tag.first().is_some_and(|name| name == PROTECTED))
+    }
+
+    /// Whether its content is another event, which only that one's author may publish (NIP-70).
+    pub(crate) fn holds_protected(&self) -> bool {
+        let Ok(held) = serde_json::from_str::<Value>(&self.content) else {
+            return false;
+        };
+        let tags = held.get("tags").and_then(Value::as_array);
+        tags.is_some_and(|tags| {
+            let mut names = tags.iter().filter_map(|tag| tag.get(0)?.as_str());
+            names.any(|name| name == PROTECTED)
+        })
     }
 
     /// What its versions have in common; nothing for events that have no versions, and for addressable
@@ -164,9 +178,8 @@ impl Event {
         asked.ids.sort_unstable();
         asked.ids.dedup();
         let coordinates = self.values("a").filter_map(Coordinate::parse);
-        let (own, others): (Vec<_>, Vec<_>) = coordinates.partition(|it| it.author == self.author);
-        asked.coordinates = own;
-        asked.names_others = !others.is_empty();
+        let own = coordinates.filter(|it| it.author == self.author);
+        asked.coordinates.extend(own);
         asked.coordinates.sort_unstable();
         asked.coordinates.dedup();
         Some(asked)
@@ -289,8 +302,24 @@ mod tests {
             .unwrap();
         assert_eq!(deletion.ids, [Id::parse(&id).unwrap()]);
         assert_eq!(deletion.coordinates, [Coordinate::parse(&own).unwrap()]);
-        assert!(deletion.names_others);
         assert_eq!(event(1, &[]).deletion(), None);
+    }
+
+    #[test]
+    fn what_only_its_author_may_publish_is_known_where_another_event_holds_it() {
+        let holding = |content: String| Signer::random().event(1, 6, Vec::new(), content);
+        let held = event(1, &[&["t", "a"], &["-"]]).json();
+        assert!(holding(format!(" {held}\n")).holds_protected());
+        assert!(holding(r#"{"tags":[[],7,["-","x"]]}"#.to_owned()).holds_protected());
+        for content in [
+            String::new(),
+            "-".to_owned(),
+            event(1, &[&["x", "-"]]).json(),
+            r#"{"tags":"-"}"#.to_owned(),
+            r#"["-"]"#.to_owned(),
+        ] {
+            assert!(!holding(content.clone()).holds_protected(), "{content}");
+        }
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Proof {
     pub(crate) fn is_owed(&self, now: OffsetDateTime) -> bool {
         let until = self.deadline().is_some_and(|deadline| {
             // Who was there before has until the end of the time of grace; who comes later, none.
-            let from = self.enforced_since();
+            let from = enforced_since(&self.settings);
             if self.connected_at < from {
                 now >= deadline
             } else {
@@ -64,7 +64,7 @@ impl Proof {
         if self.settings.mode == AuthMode::Off || !self.keys.is_empty() {
             return None;
         }
-        let from = self.enforced_since();
+        let from = enforced_since(&self.settings);
         let time = if self.connected_at < from {
             from.saturating_add(signed(self.settings.grace))
         } else {
@@ -72,12 +72,6 @@ impl Proof {
                 .saturating_add(signed(self.settings.timeout))
         };
         Some(time)
-    }
-
-    fn enforced_since(&self) -> OffsetDateTime {
-        self.settings
-            .enforce_at
-            .unwrap_or(OffsetDateTime::UNIX_EPOCH)
     }
 
     /// Takes a proof; its signature has been verified.
@@ -106,6 +100,11 @@ impl Proof {
         self.keys.insert(event.author);
         Ok(())
     }
+}
+
+/// From when on a key has to be proven, where one has to be.
+pub(super) fn enforced_since(auth: &Auth) -> OffsetDateTime {
+    auth.enforce_at.unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
 /// Host, port and path of an address, without what is usual: so `wss://a.example/` and

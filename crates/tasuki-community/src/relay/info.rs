@@ -1,22 +1,42 @@
-//! What the relay says of itself (NIP-11): all of it true.
+//! What the relay says of itself (NIP-11): all of it true, when it is asked.
 
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
+use time::OffsetDateTime;
 
-use crate::config::{AuthMode, Community, TopicMode};
+use super::auth::enforced_since;
+use crate::config::{Auth, AuthMode, Community, TopicMode};
 use crate::nostr::{DELETION, NAME_LIMIT};
 
 /// What is implemented. Each has a test.
 const NIPS: [u16; 8] = [1, 9, 11, 40, 42, 45, 50, 70];
 
-/// The document.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Info(Value);
+/// The document, as it is written when nobody has to prove a key, and when everybody has to.
+#[derive(Clone, Debug)]
+pub(super) struct Info {
+    open: String,
+    guarded: String,
+    auth: Auth,
+}
 
 impl Info {
     pub(super) fn of(own: &Community) -> Self {
-        let (relay, limits) = (&own.relay, &own.limits);
+        Self {
+            open: Self::written(own, false),
+            guarded: Self::written(own, true),
+            auth: own.auth,
+        }
+    }
 
+    /// As it is now.
+    pub(super) fn at(&self, now: OffsetDateTime) -> &str {
+        match self.auth.mode {
+            AuthMode::Required if now >= enforced_since(&self.auth) => &self.guarded,
+            AuthMode::Required | AuthMode::Off => &self.open,
+        }
+    }
+
+    fn written(own: &Community, is_guarded: bool) -> String {
+        let (relay, limits) = (&own.relay, &own.limits);
         let mut document = json!({
             "name": relay.name,
             "description": relay.description,
@@ -31,7 +51,7 @@ impl Info {
                 "max_subid_length": NAME_LIMIT,
                 "max_event_tags": limits.tags,
                 "min_pow_difficulty": 0,
-                "auth_required": own.auth.mode == AuthMode::Required,
+                "auth_required": is_guarded,
                 "payment_required": false,
                 "restricted_writes": own.topics.mode == TopicMode::Required,
                 "created_at_upper_limit": limits.ahead.as_secs(),
@@ -58,7 +78,7 @@ impl Info {
                 fields.insert(key.to_owned(), json!(value));
             }
         }
-        Self(document)
+        document.to_string()
     }
 }
 

@@ -5,17 +5,15 @@
 //! is ours, and rows of the log that are ours and told are passed over. If nobody knows whether a commit
 //! went through, the log does: what it shows is told then, as it is then; what it never shows never was.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
 use crate::ingest::Arrival;
 use crate::nostr::{Event, Id, TagKey};
+use crate::relay::recent::Recent;
 use crate::relay::subscriptions::Subscriptions;
-
-/// Events of others whose further rows in the log (one per topic) are still to come.
-const REMEMBERED: usize = 4096;
 
 /// An event as it is told: read once, written once for all who get it.
 #[derive(Debug)]
@@ -23,12 +21,24 @@ pub(crate) struct Told {
     pub(crate) event: Arc<Event>,
     pub(crate) keys: Vec<TagKey>,
     pub(crate) json: String,
+    /// When nobody sees it any more (NIP-40).
+    ends: Option<i64>,
 }
 
 impl Told {
     pub(crate) fn new(event: Arc<Event>) -> Arc<Self> {
-        let (keys, json) = (event.tag_keys(), event.json());
-        Arc::new(Self { event, keys, json })
+        let (keys, json, ends) = (event.tag_keys(), event.json(), event.expiration());
+        Arc::new(Self {
+            event,
+            keys,
+            json,
+            ends,
+        })
+    }
+
+    /// Whether nobody is to see it any more, at this second.
+    pub(crate) fn has_ended(&self, now: i64) -> bool {
+        self.ends.is_some_and(|end| end <= now)
     }
 }
 
@@ -40,7 +50,10 @@ pub(crate) struct Live(Arc<Inner>);
 struct Inner {
     clients: Mutex<Clients>,
     ours: Mutex<HashMap<Id, Ours>>,
-    others: Mutex<Others>,
+    /// Events of others whose further rows in the log (one per topic) are still to come.
+    others: Mutex<Recent>,
+    /// Events that nobody stores.
+    passing: Mutex<Recent>,
     followed: watch::Sender<bool>,
 }
 
@@ -57,12 +70,6 @@ struct Ours {
     left: usize,
     /// By the commit, or by the first of its rows in the log, whichever came first.
     is_told: bool,
-}
-
-#[derive(Debug, Default)]
-struct Others {
-    known: HashSet<Id>,
-    order: VecDeque<Id>,
 }
 
 /// A client's place among those who listen. Dropping it leaves.
@@ -178,17 +185,16 @@ impl Live {
             return is_news;
         }
         drop(ours);
-        let mut others = lock(&self.0.others);
-        if !others.known.insert(id) {
-            return false;
+        lock(&self.0.others).is_new(id)
+    }
+
+    /// Tells an event that nobody stores, once; answers whether this was the time.
+    pub(crate) fn pass_on(&self, event: Arc<Event>) -> bool {
+        let is_new = lock(&self.0.passing).is_new(event.id);
+        if is_new {
+            self.tell(&[Told::new(event)]);
         }
-        others.order.push_back(id);
-        if others.order.len() > REMEMBERED
-            && let Some(oldest) = others.order.pop_front()
-        {
-            others.known.remove(&oldest);
-        }
-        true
+        is_new
     }
 
     /// Ends an event of ours: answers whether it is to be told now.

@@ -9,6 +9,7 @@ pub(crate) mod live;
 mod outgoing;
 mod policy;
 pub(crate) mod publish;
+mod recent;
 mod routes;
 mod stored;
 mod subscriptions;

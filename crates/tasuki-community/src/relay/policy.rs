@@ -1,7 +1,7 @@
 //! What a relay of this configuration takes: topics, sizes, kinds.
 
 use crate::config::{Limits, TopicIds, TopicMode, Topics};
-use crate::nostr::{AUTH, Class, Event, Filter, Prefix, Refusal, class};
+use crate::nostr::{AUTH, Class, Event, Filter, Prefix, Refusal, class, is_repost};
 use crate::rules::Rules;
 use crate::search::{QUESTION, Query};
 
@@ -39,6 +39,10 @@ impl Policy {
         if event.kind == AUTH {
             let words = "this kind of event is for AUTH, and is not published";
             return Err(Refusal::invalid(words));
+        }
+        if is_repost(event.kind) && event.holds_protected() {
+            let words = "this repost holds an event that only its author may publish";
+            return Err(Refusal::new(Prefix::Blocked, words));
         }
         if class(event.kind) != Class::Addressable {
             return Ok(());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tasuki::batch::{Batcher, Error};
 use tokio::sync::oneshot::{self, Receiver, Sender};
 
-use super::live::{Live, Told};
+use super::live::Live;
 use super::{Buckets, Gate, Policy};
 use crate::domain::{Verdict, is_stored};
 use crate::ingest::{Arrival, Ingest};
@@ -150,7 +150,7 @@ impl Publisher {
         ran.map_err(|failed| refusal(&failed))
     }
 
-    /// An event that nobody stores.
+    /// An event that nobody stores. One that comes again while it is remembered changes nothing.
     fn pass_on(&self, event: Arc<Event>, now: i64) -> Result<Verdict, Refusal> {
         if event.expiration().is_some_and(|end| end <= now) {
             return Ok(Verdict::Expired);
@@ -159,8 +159,10 @@ impl Publisher {
         if event.created_at > now.saturating_add_unsigned(ahead) {
             return Ok(Verdict::Future);
         }
-        self.live.tell(&[Told::new(event)]);
-        Ok(Verdict::Stored)
+        Ok(match self.live.pass_on(event) {
+            true => Verdict::Stored,
+            false => Verdict::Duplicate,
+        })
     }
 }
 
@@ -173,11 +175,6 @@ fn answer(id: Id, verdict: Verdict) -> Answer {
             "refused",
             false,
             "blocked: its author has deleted this event",
-        ),
-        Verdict::OfOthers => (
-            "refused",
-            false,
-            "blocked: what it deletes is not its author's",
         ),
         Verdict::Expired => ("refused", false, "invalid: expired"),
         Verdict::Future => (

@@ -39,6 +39,9 @@ const ANYBODY: [(HeaderName, &str); 3] = [
     (ACCESS_CONTROL_ALLOW_METHODS, "GET, OPTIONS"),
 ];
 
+/// Counts of all clients at a time.
+const COUNTS: usize = 2;
+
 /// What clients need.
 #[derive(Clone)]
 pub(crate) struct App {
@@ -52,6 +55,8 @@ pub(crate) struct App {
     /// What clients call it.
     address: Option<String>,
     pub(crate) settings: Arc<Community>,
+    /// Counts of all clients: they are many events each, and must not keep the connections of searches.
+    pub(super) counts: Arc<Semaphore>,
     room: Arc<Semaphore>,
     addresses: Buckets<std::net::IpAddr>,
     pub(crate) events_of_addresses: Buckets<std::net::IpAddr>,
@@ -77,6 +82,7 @@ impl App {
             auth: own.auth,
             address: address_of(&own.relay.url),
             settings: Arc::new(own.clone()),
+            counts: Arc::new(Semaphore::new(COUNTS)),
             room: Arc::new(Semaphore::new(own.relay.connections)),
             addresses: Buckets::new(own.limits.connections_per_minute),
             events_of_addresses: Buckets::new(own.limits.events_per_minute),
@@ -152,7 +158,7 @@ fn document(app: &App, headers: &HeaderMap) -> Response {
     let asked = headers.get_all(ACCEPT).iter();
     let mut asked = asked.filter_map(|value| value.to_str().ok());
     if asked.any(|value| value.contains(NOSTR_JSON)) {
-        let body = serde_json::to_string(&app.info).unwrap_or_default();
+        let body = app.info.at(app.clock.now()).to_owned();
         return (ANYBODY, [(CONTENT_TYPE, NOSTR_JSON)], body).into_response();
     }
     let words = "This is a Nostr relay: connect with a Nostr client, by WebSocket.\n";

@@ -10,11 +10,17 @@ use sqlx::{AssertSqlSafe, FromRow, PgConnection, PgPool, Postgres};
 use uuid::Uuid;
 
 use super::ingest::version_key;
-use crate::nostr::{Coordinate, Filter, Id, TagFilter};
+use crate::nostr::{Coordinate, Count, Filter, Id, TagFilter};
 use crate::search;
 
-/// Bodies up to this length come with what was found; longer ones are fetched when they are sent.
+/// Bodies up to this length come with what was found, as long as there is room for them; others are
+/// fetched when they are sent.
 const SHORT: usize = 4096;
+
+/// Events that are counted one by one; of more it is said that they are more.
+const COUNTED: i64 = 10_000;
+/// Rows that are looked at for a count.
+const LOOKED_AT: i64 = 100_000;
 
 /// Connections that look for stored events. One plan serves all values, and may be made when nothing is
 /// stored yet: without these it would read all events of a kind to sort them and take the newest, where
@@ -55,7 +61,9 @@ struct Place {
 pub(crate) struct Found {
     event_id: Vec<u8>,
     pub(crate) created_at: i64,
-    /// Unless it is long.
+    /// Of its body.
+    length: i32,
+    /// Unless it is long, or those before it are many.
     pub(crate) body: Option<String>,
 }
 
@@ -63,46 +71,75 @@ impl Found {
     pub(crate) fn id(&self) -> Id {
         Id::from_slice(&self.event_id).unwrap_or(Id([0; 32]))
     }
+
+    pub(crate) fn length(&self) -> usize {
+        usize::try_from(self.length).unwrap_or_default()
+    }
 }
 
-/// What `filter` wants, newest first and by id within a second, up to its limit.
+/// What `filter` wants, newest first and by id within a second, up to its limit; with up to `room` bytes of
+/// bodies.
 pub(crate) async fn find(
     connection: &mut PgConnection,
     filter: &Filter,
+    room: usize,
 ) -> sqlx::Result<Vec<Found>> {
     if filter.limit == 0 || filter.is_impossible() {
         return Ok(Vec::new());
     }
     let mut text = Text::default();
-    let body = format!("CASE WHEN octet_length(event.body) <= {SHORT} THEN event.body END AS body");
     let limit = text.bind(Value::Number(i64::from(filter.limit)));
+    let room = text.bind(Value::Number(i64::try_from(room).unwrap_or(i64::MAX)));
     let order = "ORDER BY event.created_at DESC, event.event_id";
     let inner = format!("{order} LIMIT {limit}");
-    let parts = PLACES.map(|place| text.ways(filter, &place, &body, &inner));
+    let parts = PLACES.map(|place| text.ways(filter, &place, "event.body", &inner));
     let [first, second] = parts;
+    // The sum is in the order of the answer, and nothing is sorted for it.
     let sql = format!(
-        "SELECT DISTINCT ON (created_at, event_id) event_id, created_at, body
-         FROM (({first}) UNION ALL ({second})) AS found
-         ORDER BY created_at DESC, event_id
-         LIMIT {limit}"
+        "SELECT event_id, created_at, length,
+             CASE WHEN length <= {SHORT} AND sum(length) FILTER (WHERE length <= {SHORT}) OVER (
+                 ORDER BY created_at DESC, event_id ROWS UNBOUNDED PRECEDING
+             ) <= {room} THEN body END AS body
+         FROM (
+             SELECT DISTINCT ON (created_at, event_id)
+                 event_id, created_at, octet_length(body) AS length, body
+             FROM (({first}) UNION ALL ({second})) AS found
+             ORDER BY created_at DESC, event_id
+             LIMIT {limit}
+         ) AS found
+         ORDER BY created_at DESC, event_id"
     );
     text.fetch(sql).fetch_all(connection).await
 }
 
-/// How many `filters` want, each event once.
-pub(crate) async fn count(connection: &mut PgConnection, filters: &[Filter]) -> sqlx::Result<i64> {
+/// How many `filters` want, each event once. One that several filters or values want is looked at as
+/// often, and there is an end to that, too.
+pub(crate) async fn count(
+    connection: &mut PgConnection,
+    filters: &[Filter],
+) -> sqlx::Result<Count> {
     let mut text = Text::default();
     let mut parts =
         vec!["SELECT NULL::bytea AS event_id, 0::bigint AS created_at, NULL AS body".to_owned()];
+    // None of the ways in needs more to know that there are too many.
+    let limit = format!("LIMIT {}", COUNTED + 1);
     for filter in filters.iter().filter(|filter| !filter.is_impossible()) {
         for place in &PLACES {
-            parts.push(text.ways(filter, place, "NULL AS body", ""));
+            parts.push(text.ways(filter, place, "NULL AS body", &limit));
         }
     }
     let found = parts.join(") UNION ALL (");
-    let sql = format!("SELECT count(DISTINCT event_id) FROM (({found})) AS found");
-    let query = sqlx::query_as::<_, (i64,)>(AssertSqlSafe(sql));
-    Ok(text.bound_as(query).fetch_one(connection).await?.0)
+    let sql = format!(
+        "SELECT count(DISTINCT event_id), count(event_id)
+         FROM (SELECT event_id FROM (({found})) AS found LIMIT {LOOKED_AT} + 1) AS looked_at"
+    );
+    let query = sqlx::query_as::<_, (i64, i64)>(AssertSqlSafe(sql));
+    let (events, rows) = text.bound_as(query).fetch_one(connection).await?;
+    let count = u64::try_from(events.min(COUNTED)).unwrap_or_default();
+    Ok(match events > COUNTED || rows >= LOOKED_AT {
+        true => Count::About(count),
+        false => Count::Exactly(count),
+    })
 }
 
 /// The bodies of events, by id; those that nobody sees any more are left out.
@@ -141,6 +178,27 @@ pub(crate) async fn seen(
     Ok(read
         .filter_map(|row| Some((Id::from_slice(&row.event_id)?, row.body, row.topics)))
         .collect())
+}
+
+/// Those of `ids` that anybody can see.
+pub(crate) async fn visible(connection: &mut PgConnection, ids: &[Id]) -> sqlx::Result<Vec<Id>> {
+    let ids: Vec<_> = ids.iter().map(|id| id.0.to_vec()).collect();
+    let seen = sqlx::query_scalar!(
+        r#"
+        SELECT event_id AS "event_id!"
+        FROM (
+            SELECT event_id, expires_at, hidden_at FROM cn_relay.events WHERE event_id = ANY($1)
+            UNION ALL
+            SELECT event_id, expires_at, hidden_at FROM cn_relay.kept_events WHERE event_id = ANY($1)
+        ) AS event
+        WHERE hidden_at IS NULL
+            AND (expires_at IS NULL OR expires_at > extract(EPOCH FROM clock_timestamp()))
+        "#,
+        &ids,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(seen.iter().filter_map(|id| Id::from_slice(id)).collect())
 }
 
 /// The current version of what has versions, whether anybody sees it or not.
@@ -240,10 +298,7 @@ impl Text {
         columns: &str,
         tail: &str,
     ) -> String {
-        // What has no words was refused before.
-        let question = search::Query::of(text, None);
-        let (words, rest) = question.map(|it| (it.words, it.rest)).unwrap_or_default();
-        let (words, query) = (self.bind(Value::Text(words)), self.bind(Value::Text(rest)));
+        let matching = self.matching(text);
         let rest = self.conditions(filter, place, Way::Search);
         let rest = rest.replace("event.created_at", "document.created_at");
         // A word that is everywhere is found by reading the newest documents, in the order of the answer.
@@ -252,8 +307,19 @@ impl Text {
         format!(
             "SELECT {columns} FROM cn_relay.search_documents AS document
              JOIN {events} AS event ON event.event_id = document.event_id
-             WHERE document.terms @@
-                 (plainto_tsquery('pg_catalog.english', {words}) && {query}::text::tsquery) {rest} {tail}"
+             WHERE {matching} {rest} {tail}"
+        )
+    }
+
+    /// Whether a document has all words of a search.
+    fn matching(&mut self, text: &str) -> String {
+        // What has no words was refused before.
+        let question = search::Query::of(text, None);
+        let (words, rest) = question.map(|it| (it.words, it.rest)).unwrap_or_default();
+        let (words, query) = (self.bind(Value::Text(words)), self.bind(Value::Text(rest)));
+        format!(
+            "document.terms @@
+                 (plainto_tsquery('pg_catalog.english', {words}) && {query}::text::tsquery)"
         )
     }
 
@@ -313,6 +379,15 @@ impl Text {
                      SELECT FROM {tags} AS other
                      WHERE other.tag_key = ANY({keys}) AND other.created_at = event.created_at
                          AND other.event_id = event.event_id {other}
+                 )"
+            ));
+        }
+        if let (Some(text), true) = (&filter.search, way != Way::Search) {
+            let matching = self.matching(text);
+            all.push(format!(
+                "AND EXISTS (
+                     SELECT FROM cn_relay.search_documents AS document
+                     WHERE document.event_id = event.event_id AND {matching}
                  )"
             ));
         }

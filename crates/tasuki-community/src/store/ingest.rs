@@ -1,6 +1,6 @@
 //! Events that arrive together: what is known of them, and what becomes of them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use sqlx::PgConnection;
 use tasuki::idempotency::LockNumber;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::NAME;
 use crate::domain::{Known, Plan, Version};
-use crate::nostr::{Class, Coordinate, DELETION, Event, Id, Key, class, short_hash};
+use crate::nostr::{Class, Coordinate, DELETION, Event, Id, class, short_hash};
 
 /// The locks on every event and version that `events` are, or delete: who has them decides alone.
 pub(crate) fn locks(events: &[&Event]) -> Vec<LockNumber> {
@@ -57,12 +57,9 @@ pub(crate) async fn known(tx: &mut PgConnection, events: &[&Event]) -> sqlx::Res
         &authors,
         &versions as &[Option<Uuid>],
     )
-    .fetch_all(&mut *tx)
+    .fetch_all(tx)
     .await?;
-    let mut known = Known {
-        authors: authors_of(tx, events).await?,
-        ..Known::default()
-    };
+    let mut known = Known::default();
     for row in rows {
         known.now = row.now;
         let place = usize::try_from(row.place - 1).unwrap_or(usize::MAX);
@@ -88,34 +85,6 @@ pub(crate) async fn known(tx: &mut PgConnection, events: &[&Event]) -> sqlx::Res
         }
     }
     Ok(known)
-}
-
-/// Who has signed the events that deletions among `events` name, of those that are stored.
-async fn authors_of(tx: &mut PgConnection, events: &[&Event]) -> sqlx::Result<HashMap<Id, Key>> {
-    let deletions = events.iter().filter_map(|event| event.deletion());
-    let named = deletions.flat_map(|asked| asked.ids);
-    let named: Vec<_> = named.map(|id| id.0.to_vec()).collect();
-    if named.is_empty() {
-        return Ok(HashMap::new());
-    }
-    let rows = sqlx::query!(
-        r#"
-        SELECT event_id AS "event_id!", pubkey AS "pubkey!" FROM cn_relay.events
-        WHERE event_id = ANY($1)
-        UNION ALL
-        SELECT event_id, pubkey FROM cn_relay.kept_events WHERE event_id = ANY($1)
-        "#,
-        &named,
-    )
-    .fetch_all(tx)
-    .await?;
-    let authors = rows.iter().filter_map(|row| {
-        Some((
-            Id::from_slice(&row.event_id)?,
-            Key::from_slice(&row.pubkey)?,
-        ))
-    });
-    Ok(authors.collect())
 }
 
 /// Writes what was decided.

@@ -56,6 +56,34 @@ async fn the_document_tells_the_limits_that_hold() {
 }
 
 #[tokio::test]
+async fn a_proof_is_required_from_when_on_it_is() {
+    use time::format_description::well_known::Rfc3339;
+    let hour = 60 * 60;
+    for (enforced_in, is_required) in [(hour, false), (-hour, true)] {
+        let from = time::OffsetDateTime::from_unix_timestamp(now() + enforced_in).unwrap();
+        let from = from.format(&Rfc3339).unwrap();
+        let world = World::with(|config| {
+            let config = config.with_value("community.auth.mode", "required");
+            let config = config.unwrap();
+            config
+                .with_value("community.auth.enforce-at", from)
+                .unwrap()
+        })
+        .await;
+        let asked = reqwest::Client::new()
+            .get(format!("http://{}/", world.host.api))
+            .header("accept", "application/nostr+json");
+        let info: Value = asked.send().await.unwrap().json().await.unwrap();
+        assert_eq!(info["limitation"]["auth_required"], json!(is_required));
+        // Who comes is asked for one, and does without it until then.
+        let mut client = world.client().await;
+        assert_eq!(client.hear().await[0], json!("AUTH"));
+        let (taken, words) = client.publish(&note(&Keys::generate(), now())).await;
+        assert_eq!(taken, !is_required, "{words}");
+    }
+}
+
+#[tokio::test]
 async fn pages_of_others_may_ask_and_people_get_a_word() {
     let world = World::start().await;
     let url = format!("http://{}/", world.host.api);

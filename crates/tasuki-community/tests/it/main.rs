@@ -22,6 +22,7 @@ mod pressure;
 mod publish;
 mod sdk;
 mod search;
+mod shares;
 mod support;
 mod topics;
 mod trust;

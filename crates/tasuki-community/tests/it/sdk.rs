@@ -6,6 +6,9 @@ use nostr_sdk::{Client, EventBuilder, Filter, Keys, Kind, RelayPoolNotification,
 
 use crate::support::World;
 
+/// How long an answer may take on a busy machine.
+const WAIT: Duration = Duration::from_secs(20);
+
 #[tokio::test]
 async fn the_rust_sdk_publishes_subscribes_deletes_and_finds() {
     let world = World::start().await;
@@ -14,7 +17,7 @@ async fn the_rust_sdk_publishes_subscribes_deletes_and_finds() {
     let client = Client::new(keys.clone());
     client.add_relay(&url).await.unwrap();
     client.connect().await;
-    client.wait_for_connection(Duration::from_secs(20)).await;
+    client.wait_for_connection(WAIT).await;
     let mut news = client.notifications();
     client
         .subscribe(Filter::new().kind(Kind::TextNote), None)
@@ -24,13 +27,13 @@ async fn the_rust_sdk_publishes_subscribes_deletes_and_finds() {
     let other = Client::new(Keys::generate());
     other.add_relay(&url).await.unwrap();
     other.connect().await;
-    other.wait_for_connection(Duration::from_secs(20)).await;
+    other.wait_for_connection(WAIT).await;
     let sent = other
         .send_event_builder(EventBuilder::text_note("hello"))
         .await
         .unwrap();
     assert!(sent.failed.is_empty(), "{:?}", sent.failed);
-    let told = tokio::time::timeout(Duration::from_secs(20), async {
+    let told = tokio::time::timeout(WAIT, async {
         loop {
             if let RelayPoolNotification::Event { event, .. } = news.recv().await.unwrap() {
                 return event;
@@ -44,10 +47,7 @@ async fn the_rust_sdk_publishes_subscribes_deletes_and_finds() {
     ));
     assert!(profile.await.unwrap().failed.is_empty());
     let own = Filter::new().author(keys.public_key());
-    let found = client
-        .fetch_events(own.clone(), Duration::from_secs(20))
-        .await
-        .unwrap();
+    let found = client.fetch_events(own.clone(), WAIT).await.unwrap();
     assert_eq!(found.len(), 1);
     let tags = found.into_iter().map(|event| Tag::event(event.id));
     let deletion = EventBuilder::new(Kind::EventDeletion, "").tags(tags);
@@ -60,10 +60,46 @@ async fn the_rust_sdk_publishes_subscribes_deletes_and_finds() {
             .is_empty()
     );
     let found = client
-        .fetch_events(own.kind(Kind::Metadata), Duration::from_secs(20))
+        .fetch_events(own.kind(Kind::Metadata), WAIT)
         .await
         .unwrap();
     assert_eq!(found.len(), 0);
+}
+
+#[tokio::test]
+async fn the_rust_sdk_counts_and_searches() {
+    let world = World::start().await;
+    let client = Client::new(Keys::generate());
+    let url = format!("ws://{}", world.host.api);
+    client.add_relay(&url).await.unwrap();
+    client.connect().await;
+    client.wait_for_connection(WAIT).await;
+    let mut sent = Vec::new();
+    for words in ["an elephant in the room", "a mouse", "white elephants"] {
+        let said = client.send_event_builder(EventBuilder::text_note(words));
+        let said = said.await.unwrap();
+        assert!(said.failed.is_empty(), "{:?}", said.failed);
+        sent.push(said.val);
+    }
+    world.caught_up("index-v1").await;
+    let relay = client.relay(&url).await.unwrap();
+    let notes = Filter::new().kind(Kind::TextNote);
+    let elephants = notes.clone().search("elephant");
+    for (filter, wanted) in [
+        (notes.clone(), &[0, 1, 2][..]),
+        (elephants.clone(), &[0, 2]),
+        (elephants.clone().ids([sent[1], sent[2]]), &[2]),
+        (notes.search("tiger"), &[]),
+    ] {
+        let counted = relay.count_events(filter.clone(), WAIT).await.unwrap();
+        assert_eq!(counted, wanted.len(), "{filter:?}");
+        let found = client.fetch_events(filter.clone(), WAIT).await.unwrap();
+        let mut found: Vec<_> = found.into_iter().map(|event| event.id).collect();
+        let mut wanted: Vec<_> = wanted.iter().map(|n: &usize| sent[*n]).collect();
+        found.sort();
+        wanted.sort();
+        assert_eq!(found, wanted, "{filter:?}");
+    }
 }
 
 #[tokio::test]
@@ -89,14 +125,14 @@ async fn the_rust_sdk_authenticates_by_itself() {
         .await
         .unwrap();
     client.connect().await;
-    client.wait_for_connection(Duration::from_secs(20)).await;
+    client.wait_for_connection(WAIT).await;
     let sent = client
         .send_event_builder(EventBuilder::text_note("hello"))
         .await
         .unwrap();
     assert!(sent.failed.is_empty(), "{:?}", sent.failed);
     let found = client
-        .fetch_events(Filter::new().id(sent.val), Duration::from_secs(20))
+        .fetch_events(Filter::new().id(sent.val), WAIT)
         .await
         .unwrap();
     assert_eq!(found.len(), 1);

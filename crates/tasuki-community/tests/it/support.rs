@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::{SinkExt as _, StreamExt as _};
 use nostr::{EventBuilder, JsonUtil as _, Keys, Kind, Tag, Timestamp};
 use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, PgTransaction};
 use tasuki_service::auth::credentials::{Credentials, NewCredential, ScopeName};
 use tasuki_service::auth::tokens::KeyRing;
 use tasuki_service::config::Config;
@@ -83,6 +84,17 @@ impl World {
         }
     }
 
+    /// One whose statements wait for locks for longer than a test takes.
+    pub(crate) async fn patient() -> Self {
+        Self::with(|config| {
+            let config = config.with_value("database.lock-timeout", "60s").unwrap();
+            config
+                .with_value("database.statement-timeout", "60s")
+                .unwrap()
+        })
+        .await
+    }
+
     /// A second process of the same service.
     pub(crate) async fn another(&self) -> TestHost {
         serve(&self.env).await.0
@@ -118,6 +130,14 @@ impl World {
             (behind == Some(0)).then_some(())
         })
         .await;
+    }
+
+    /// Whoever needs this table waits until what is returned is dropped.
+    pub(crate) async fn hold(&self, table: &'static str) -> PgTransaction<'static> {
+        let mut held = self.env.db.pool.begin().await.unwrap();
+        let lock = AssertSqlSafe(format!("LOCK TABLE cn_relay.{table}"));
+        sqlx::query(lock).execute(&mut *held).await.unwrap();
+        held
     }
 
     pub(crate) async fn count(&self, sql: &'static str) -> i64 {
@@ -315,4 +335,12 @@ pub(crate) fn id(event: &Value) -> String {
 /// Now, in seconds, by the clock of this machine, which is the servers' too.
 pub(crate) fn now() -> i64 {
     i64::try_from(Timestamp::now().as_secs()).unwrap()
+}
+
+/// Memory of this process, in KiB: relay and clients are in it.
+pub(crate) fn memory() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().nth(1));
+    number.unwrap().parse().unwrap()
 }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use axum::extract::ws::close_code;
+use tokio::time::timeout;
 
 use super::super::limits::household;
 use super::super::publish::{Turn, unverified};
 use super::super::stored;
 use super::super::subscriptions::Subscription;
-use super::{Client, Done, End, Open, Phase};
+use super::{Client, Done, End, Open, Phase, TURN};
 use crate::nostr::{Answer, Asked, Event, Filter, Parsed, Prefix, Refusal, asked};
 
 impl Client {
@@ -24,8 +25,8 @@ impl Client {
                 }
                 Err(refusal) => self.close(name, refusal).await,
             },
-            Ok(Asked::Count(name, filters)) => match self.admit(&name, &filters) {
-                Ok(_) => {
+            Ok(Asked::Count(name, filters)) => match self.may_ask(&filters) {
+                Ok(_topics) => {
                     self.count(name, filters);
                     Ok(())
                 }
@@ -40,7 +41,7 @@ impl Client {
     }
 
     /// Answers what could not be read. That is work, too.
-    async fn unread(&mut self, answer: Answer) -> Result<(), End> {
+    pub(super) async fn unread(&mut self, answer: Answer) -> Result<(), End> {
         if !self.events.take() {
             let why = "too many messages that can't be read";
             return Err(End::Cut(close_code::POLICY, why));
@@ -123,7 +124,7 @@ impl Client {
     }
 
     /// Whether it may ask for this; the number of topics that it asks for.
-    fn admit(&mut self, name: &str, filters: &[Filter]) -> Result<usize, Refusal> {
+    fn may_ask(&mut self, filters: &[Filter]) -> Result<usize, Refusal> {
         let limits = self.app.settings.limits;
         let of_address = &self.app.reqs_of_addresses;
         if !self.reqs.take() || !of_address.take(household(self.peer)) {
@@ -133,7 +134,13 @@ impl Client {
         if self.proof.is_owed(self.app.clock.now()) {
             return Err(Refusal::new(Prefix::AuthRequired, "prove a key first"));
         }
-        let topics = self.app.policy.topics_for(filters)?.len();
+        Ok(self.app.policy.topics_for(filters)?.len())
+    }
+
+    /// Whether it may listen to this; the number of topics that it listens to then.
+    fn admit(&mut self, name: &str, filters: &[Filter]) -> Result<usize, Refusal> {
+        let topics = self.may_ask(filters)?;
+        let limits = self.app.settings.limits;
         let others = self.open.iter().filter(|(other, _)| *other != name);
         let (count, named) = others.fold((0, 0), |(count, named), (_, open)| {
             (count + 1, named + open.topics)
@@ -176,12 +183,19 @@ impl Client {
         });
     }
 
+    /// Counts in a turn of its own: whoever looks for events waits for nobody who counts.
     fn count(&mut self, name: String, filters: Vec<Filter>) {
-        let (pool, turns) = (self.app.pool_for(&filters), Arc::clone(&self.turns));
+        let pool = self.app.pool_for(&filters);
+        let (own, all) = (Arc::clone(&self.counts), Arc::clone(&self.app.counts));
         self.searches.spawn(async move {
-            let _turn = turns.acquire().await;
-            let counted = stored::count(&pool, &filters).await;
-            Done::Counted(name, counted)
+            // One count of each client waits for one of all.
+            let turns = async { (own.acquire().await.ok(), all.acquire().await.ok()) };
+            let Ok(_turns) = timeout(TURN, turns).await else {
+                let words = "too much is being counted, ask again later";
+                let refusal = Refusal::new(Prefix::RateLimited, words);
+                return Done::Counted(name, Err(refusal));
+            };
+            Done::Counted(name, stored::count(&pool, &filters).await)
         });
     }
 

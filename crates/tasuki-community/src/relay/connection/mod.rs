@@ -30,12 +30,14 @@ use super::live::{Listening, Told};
 use super::outgoing::{Cut, LiveEvent, Scissors, queue};
 use super::stored::Ready;
 use super::subscriptions::{Subscription, Subscriptions};
-use crate::nostr::{Answer, Id, Refusal};
+use crate::nostr::{Answer, Count, Id, Refusal};
 
 /// Events and searches of one client that are worked on at a time.
 const IN_FLIGHT: usize = 128;
 /// Searches of one client at a time; others wait for their turn.
 const SEARCHES: usize = 2;
+/// How long a count waits for its turn.
+const TURN: Duration = Duration::from_secs(30);
 /// How long a client may take to read what is stored.
 const SENT: Duration = Duration::from_secs(60);
 /// How long a client that is cut may take to be told why.
@@ -46,8 +48,6 @@ const LAST_WORK: Duration = Duration::from_secs(2);
 const REMEMBER: Duration = Duration::from_secs(10 * 60);
 /// Events that go into one packet, before anything else has its turn.
 const TOGETHER: usize = 64;
-/// Long bodies that are fetched at a time.
-const CHUNK: usize = 50;
 
 /// Clients that are connected.
 const CLIENTS: &str = "tasuki_community_clients";
@@ -80,6 +80,7 @@ pub(in crate::relay) struct Client {
     /// Searches go on whatever this task waits for: none keeps a connection of the pool that nobody uses.
     searches: JoinSet<Done>,
     turns: Arc<Semaphore>,
+    counts: Arc<Semaphore>,
     is_heard: bool,
     _listening: Listening,
 }
@@ -121,7 +122,7 @@ enum Done {
         Result<Vec<Ready>, Refusal>,
         Option<OwnedSemaphorePermit>,
     ),
-    Counted(String, Result<u64, Refusal>),
+    Counted(String, Result<Count, Refusal>),
 }
 
 /// Why a connection ends.
@@ -159,6 +160,7 @@ impl Client {
             work: FuturesUnordered::new(),
             searches: JoinSet::new(),
             turns: Arc::new(Semaphore::new(SEARCHES)),
+            counts: Arc::new(Semaphore::new(1)),
             is_heard: true,
             app,
         }
@@ -265,7 +267,7 @@ impl Client {
             Ok(Message::Text(text)) => self.asked(text.as_str()).await,
             Ok(Message::Binary(_)) => {
                 let words = Refusal::invalid("messages are texts").to_string();
-                self.answer(&Answer::Notice(words)).await
+                self.unread(Answer::Notice(words)).await
             }
             Ok(Message::Ping(_) | Message::Pong(_)) => Ok(()),
             Ok(Message::Close(_)) => Err(End::Gone),

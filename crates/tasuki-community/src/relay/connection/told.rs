@@ -1,14 +1,16 @@
 //! What a client is told: answers, stored events, news.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use axum::extract::ws::Message;
 use tokio::time::{Instant, timeout};
 
+use super::super::live::Told;
 use super::super::outgoing::LiveEvent;
 use super::super::stored::{self, Ready};
 use super::super::subscriptions::Subscription;
-use super::{CHUNK, Client, Done, End, Phase, REMEMBER, SENT, too_slow};
+use super::{Client, Done, End, Phase, REMEMBER, SENT, too_slow};
 use crate::nostr::{Answer, Id, Prefix, Refusal};
 
 impl Client {
@@ -38,32 +40,34 @@ impl Client {
             return Ok(());
         }
         let name = serde_json::to_string(&subscription.name).unwrap_or_default();
-        let Ok(sending) = timeout(SENT, self.send_stored(&name, &found)).await else {
+        let Ok(sending) = timeout(SENT, self.send_stored(&name, found)).await else {
             return Err(too_slow());
         };
-        let Some(sent) = sending? else {
+        let handed_over = match sending? {
+            Some(sent) => {
+                let news = self.still_news(&subscription, &sent).await?;
+                news.map(|news| (sent, news))
+            }
+            None => None,
+        };
+        let Some((sent, news)) = handed_over else {
             let words = "the events could not be read, ask again";
             let refusal = Refusal::new(Prefix::Error, words);
             return self.close(subscription.name, refusal).await;
         };
         self.answer(&Answer::Eose(subscription.name.clone()))
             .await?;
-        let Some(open) = self.open.get_mut(&subscription.name) else {
-            return Ok(());
-        };
-        let phase = Phase::Live {
-            sent,
-            until: Instant::now() + REMEMBER,
-        };
-        if let Phase::Looking(waiting) = std::mem::replace(&mut open.phase, phase) {
-            for event in waiting {
-                let subscription = subscription.clone();
-                self.live(LiveEvent {
-                    subscription,
-                    event,
-                })
-                .await?;
-            }
+        if let Some(open) = self.open.get_mut(&subscription.name) {
+            let until = Instant::now() + REMEMBER;
+            open.phase = Phase::Live { sent, until };
+        }
+        for event in news {
+            let subscription = subscription.clone();
+            self.live(LiveEvent {
+                subscription,
+                event,
+            })
+            .await?;
         }
         Ok(())
     }
@@ -72,10 +76,12 @@ impl Client {
     async fn send_stored(
         &mut self,
         name: &str,
-        found: &[Ready],
+        found: Vec<Ready>,
     ) -> Result<Option<HashSet<Id>>, End> {
         let mut sent = HashSet::with_capacity(found.len());
-        for chunk in found.chunks(CHUNK) {
+        let mut found = found.into_iter();
+        while found.len() > 0 {
+            let chunk = stored::chunk(&mut found);
             let Ok(events) = stored::bodies(&self.app.pool, chunk).await else {
                 return Ok(None);
             };
@@ -88,13 +94,44 @@ impl Client {
         Ok(Some(sent))
     }
 
-    /// News for a subscription.
+    /// What has come meanwhile, was not `sent`, and is still there; nothing when the store can't be asked.
+    /// What has replaced or deleted the rest may be among what was sent, and behind that it would be taken
+    /// for new.
+    async fn still_news(
+        &mut self,
+        subscription: &Subscription,
+        sent: &HashSet<Id>,
+    ) -> Result<Option<Vec<Arc<Told>>>, End> {
+        let mut waiting = Vec::new();
+        if let Some(open) = self.open.get_mut(&subscription.name)
+            && let Phase::Looking(came) = &mut open.phase
+        {
+            waiting = std::mem::take(came);
+        }
+        // What is in the queue may be as old.
+        for _ in 0..self.coming.len() {
+            match self.coming.try_recv() {
+                Ok(live) if live.subscription == *subscription => waiting.push(live.event),
+                Ok(live) => self.live(live).await?,
+                Err(_none) => break,
+            }
+        }
+        waiting.retain(|told| !sent.contains(&told.event.id));
+        let asked = stored::retain_visible(&self.app.pool, &mut waiting).await;
+        Ok(asked.is_ok().then_some(waiting))
+    }
+
+    /// News for a subscription. What was replaced or deleted while it was in the queue is told: so is, behind
+    /// it, what has done that, and no client that reads at once hears anything else. What has ended is not.
     pub(super) async fn live(&mut self, live: LiveEvent) -> Result<(), End> {
         let most = self.app.settings.relay.queue;
         let Some(open) = self.open.get_mut(&live.subscription.name) else {
             return Ok(());
         };
         if open.number != live.subscription.number {
+            return Ok(());
+        }
+        if live.event.has_ended(self.app.clock.now().unix_timestamp()) {
             return Ok(());
         }
         open.forget_old();

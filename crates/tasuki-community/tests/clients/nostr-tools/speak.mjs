@@ -49,7 +49,8 @@ await new Promise(resolve =>
     onclose: reason => (isClosed = reason),
   }),
 )
-const notes = [0, 1, 2].map(n => made(1, `a quick fox, number ${n}`, [['t', 'animals']], now() - n))
+const at = now()
+const notes = [0, 1, 2].map(n => made(1, `a quick fox, number ${n}`, [['t', 'animals']], at - n))
 for (const note of notes) await relay.publish(note)
 await eventually('news', () => heard.length === 3)
 assert.deepEqual(heard, notes.map(note => note.id))

@@ -66,6 +66,45 @@ async fn a_search_is_one_condition_among_others_and_unknown_extensions_are_none(
 }
 
 #[tokio::test]
+async fn a_search_among_ids_finds_and_counts_those_that_match() {
+    let world = World::start().await;
+    let (mut client, keys, at) = (world.client().await, Keys::generate(), now());
+    let made = [
+        event(&keys, 1, at, &[], "an elephant"),
+        event(&keys, 1, at - 1, &[], "a mouse"),
+        event(&keys, 0, at - 2, &[], r#"{"about":"elephants"}"#),
+        event(&keys, 1, at - 3, &[], "another elephant"),
+    ];
+    for event in &made {
+        client.store(event).await;
+    }
+    world.caught_up("index-v1").await;
+    let ids: Vec<_> = made.iter().map(id).collect();
+    let unknown = "ab".repeat(32);
+    for (filter, found) in [
+        (json!({"ids": [ids[0]], "search": "elephant"}), &[0][..]),
+        (json!({"ids": [ids[1]], "search": "elephant"}), &[]),
+        (json!({"ids": [unknown], "search": "elephant"}), &[]),
+        (json!({"ids": ids[..3], "search": "elephant"}), &[0, 2]),
+        (
+            json!({"ids": ids[..3], "search": "elephant", "kinds": [0]}),
+            &[2],
+        ),
+        (
+            json!({"ids": ids[..3], "search": "language:en"}),
+            &[0, 1, 2],
+        ),
+    ] {
+        let wanted: Vec<_> = found.iter().map(|n: &usize| ids[*n].clone()).collect();
+        let given = client.find(std::slice::from_ref(&filter)).await;
+        assert_eq!(given, wanted, "{filter}");
+        client.say(&json!(["COUNT", "c", filter])).await;
+        let counted = client.hear().await;
+        assert_eq!(counted[2]["count"], json!(wanted.len()), "{filter}");
+    }
+}
+
+#[tokio::test]
 async fn what_an_extension_is_alone_in_listens_as_if_it_was_not_there() {
     let world = World::start().await;
     let (mut client, mut listener) = (world.client().await, world.client().await);

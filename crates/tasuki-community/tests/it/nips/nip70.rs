@@ -51,3 +51,24 @@ async fn what_is_protected_is_refused_until_its_author_is_here() {
     assert_eq!(stranger.hear().await[2], json!(false));
     assert_eq!(stranger.find(&[json!({"kinds": [1]})]).await.len(), 1);
 }
+
+#[tokio::test]
+async fn a_repost_that_holds_what_is_protected_is_refused_and_one_that_names_it_is_not() {
+    let world = World::start().await;
+    let (author, other) = (Keys::generate(), Keys::generate());
+    let mut client = world.client().await;
+    let protected = event(&author, 1, now(), &[&["-"]], "mine");
+    let open = event(&author, 1, now(), &[], "everybody's");
+    for by in [&other, &author] {
+        for kind in [6, 16] {
+            let repost = |held: &str| event(by, kind, now(), &[], held);
+            let (taken, words) = client.publish(&repost(&protected.to_string())).await;
+            assert!(!taken && words.starts_with("blocked: "), "{words}");
+            client.store(&repost(&open.to_string())).await;
+            client.store(&repost("")).await;
+        }
+    }
+    // Only in reposts is the content an event.
+    let quoted = event(&other, 1, now(), &[], &protected.to_string());
+    client.store(&quoted).await;
+}
