@@ -24,6 +24,7 @@ mod sdk;
 mod search;
 mod support;
 mod topics;
+mod trending;
 mod trust;
 mod trust_assertions;
 mod upkeep;
