@@ -36,6 +36,8 @@ enum Command {
     Saga(Box<saga::Options>),
     /// Events through the relay of the community node and others: in, out, found.
     Relay(Box<relay::Options>),
+    /// The relay of the community node as `nostr-bench` sees it.
+    NostrBench(Box<relay::outside::Options>),
     /// Clients of a relay; the scenario calls this.
     RelayLoad(Box<relay::load::Options>),
     /// Requests to a service; the scenarios call this.
@@ -90,6 +92,7 @@ async fn run(command: Command) -> anyhow::Result<bool> {
         Command::Grant(options) => Box::pin(grant::run(&options)).await,
         Command::Saga(options) => Box::pin(saga::run(&options)).await,
         Command::Relay(options) => Box::pin(relay::run(&options)).await,
+        Command::NostrBench(options) => Box::pin(relay::outside::run(&options)).await,
         Command::RelayLoad(options) => {
             let told = relay::load::run(&options).await?;
             println!("{}", serde_json::to_string(&told)?);

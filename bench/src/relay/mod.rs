@@ -9,6 +9,7 @@
 mod deck;
 mod index;
 pub(crate) mod load;
+pub(crate) mod outside;
 mod relays;
 mod store;
 mod words;

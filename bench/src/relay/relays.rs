@@ -13,6 +13,8 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
+use sqlx::PgPool;
+use tasuki::Schema;
 use tokio::{
     net::TcpStream,
     process::{Child, Command},
@@ -22,7 +24,7 @@ use tokio::{
 use super::{DATABASE, Scenario};
 use crate::{
     figures::{OURS, Side},
-    site::{Permission, Process, Site},
+    site::{Ground, Permission, Process, Site},
     store as databases, targets,
 };
 
@@ -101,7 +103,8 @@ impl Relay {
     /// Starts it with nothing stored, and returns when it listens.
     pub(super) async fn start(self, scenario: &Scenario<'_>) -> anyhow::Result<Running> {
         if self == Self::Ours {
-            return Running::ours(scenario).await;
+            let ground = scenario.options.ground();
+            return Running::ours(ground, &scenario.server, &scenario.database).await;
         }
         let folder = std::path::absolute(scenario.options.results.join("relay"))?;
         fs::create_dir_all(&folder)?;
@@ -176,9 +179,13 @@ enum Who {
 }
 
 impl Running {
-    async fn ours(scenario: &Scenario<'_>) -> anyhow::Result<Self> {
-        let ground = scenario.options.ground();
-        let made = Site::make(ground, &scenario.server, &scenario.database, PERMISSION);
+    /// Ours.
+    pub(super) async fn ours(
+        ground: Ground<'_>,
+        server: &PgPool,
+        database: &Schema,
+    ) -> anyhow::Result<Self> {
+        let made = Site::make(ground, server, database, PERMISSION);
         let site = Box::pin(made).await?.quiet();
         let site = SETTINGS
             .iter()

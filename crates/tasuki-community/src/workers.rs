@@ -25,7 +25,7 @@ use crate::follow::Follow;
 use crate::lapse::Lapse;
 use crate::moderation::{self, Moderation, Moderator};
 use crate::node::Keys;
-use crate::pressure::{Look, Pressure};
+use crate::pressure::{self, Look, Pressure};
 use crate::relay::live::Live;
 use crate::rules::{Read, Rules};
 use crate::search::Index;
@@ -160,11 +160,8 @@ impl Staff<'_> {
             ),
         };
         let follower = Follower::new(self.log, "moderation-v1", &pool, moderation);
-        Some(
-            follower
-                .named("community.moderation")
-                .batch(moderation::BATCH),
-        )
+        let batch = self.pressure.batch(moderation::BATCH);
+        Some(follower.named("community.moderation").batch_of(&batch))
     }
 
     /// The consumer `index-v1`.
@@ -176,7 +173,7 @@ impl Staff<'_> {
         };
         Follower::new(self.log, "index-v1", &pool, index)
             .named("community.index")
-            .batch_of(&self.pressure.batch())
+            .batch_of(&self.pressure.batch(pressure::BATCH))
     }
 
     /// The consumer `trust-v1`.
@@ -190,7 +187,7 @@ impl Staff<'_> {
         };
         Follower::new(self.log, "trust-v1", &pool, trust)
             .named("community.trust")
-            .batch_of(&self.pressure.batch())
+            .batch_of(&self.pressure.batch(pressure::BATCH))
     }
 
     /// Who has no keys says nothing.

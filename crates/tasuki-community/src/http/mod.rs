@@ -3,6 +3,7 @@
 mod moderation;
 mod pressure;
 mod search;
+mod trending;
 mod trust;
 
 use sqlx::PgPool;
@@ -79,6 +80,7 @@ impl App {
 pub(crate) fn routes(app: App) -> OpenApiRouter {
     OpenApiRouter::new()
         .routes(routes!(search::search))
+        .routes(routes!(trending::trending))
         .routes(routes!(pressure::pressure))
         .routes(routes!(trust::risk))
         .routes(routes!(trust::density))

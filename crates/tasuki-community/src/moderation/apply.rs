@@ -19,7 +19,7 @@ use crate::node::{self, Voice};
 use crate::nostr::{Event, Id, Report, Target};
 use crate::store::moderation::{labels, reports, rules};
 
-/// An event that can be seen.
+/// An event, and when it was accepted.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) event: Arc<Event>,

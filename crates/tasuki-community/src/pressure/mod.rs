@@ -10,7 +10,7 @@ mod step;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use time::OffsetDateTime;
 
@@ -21,8 +21,21 @@ pub(crate) use step::Step;
 /// The step that is taken: 0 to 4. Alert `community-pressure`: 2 or more for ten minutes.
 const STEP: &str = "tasuki_community_pressure_step";
 
-/// Rows that a consumer handles together while nobody is behind.
-const BATCH: u32 = 500;
+/// How many rows a consumer handles together while nobody is behind, and at most, whatever is configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rows {
+    pub(crate) usual: u32,
+    pub(crate) most: u32,
+}
+
+/// For whoever has no reason for another number.
+pub(crate) const BATCH: Rows = Rows {
+    usual: 500,
+    most: u32::MAX,
+};
+
+/// Of each consumer, as it is now.
+type Batches = Vec<(Rows, Arc<AtomicU32>)>;
 
 /// What was seen.
 #[derive(Clone, Debug, Default)]
@@ -47,7 +60,7 @@ pub(crate) struct State {
 #[derive(Clone, Debug)]
 pub(crate) struct Pressure {
     state: Arc<RwLock<Arc<State>>>,
-    batch: Arc<AtomicU32>,
+    batches: Arc<Mutex<Batches>>,
     settings: config::Pressure,
 }
 
@@ -60,7 +73,7 @@ impl Pressure {
         };
         Self {
             state: Arc::new(RwLock::new(Arc::new(state))),
-            batch: Arc::new(AtomicU32::new(BATCH)),
+            batches: Arc::default(),
             settings,
         }
     }
@@ -77,9 +90,19 @@ impl Pressure {
         &self.settings
     }
 
-    /// How many rows consumers handle together, as it changes.
-    pub(crate) fn batch(&self) -> Arc<AtomicU32> {
-        Arc::clone(&self.batch)
+    /// How many rows a consumer handles together, as it changes.
+    pub(crate) fn batch(&self, rows: Rows) -> Arc<AtomicU32> {
+        let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        let batch = Arc::new(AtomicU32::new(self.rows(rows)));
+        batches.push((rows, Arc::clone(&batch)));
+        batch
+    }
+
+    fn rows(&self, rows: Rows) -> u32 {
+        match self.step() {
+            Step::None => rows.usual,
+            _ => self.settings.batch.min(rows.most),
+        }
     }
 
     /// Goes where `seen` leads.
@@ -100,14 +123,13 @@ impl Pressure {
         } else {
             now
         };
-        let rows = match step {
-            Step::None => BATCH,
-            _ => self.settings.batch,
-        };
-        self.batch.store(rows, Ordering::Relaxed);
         metrics::gauge!(STEP).set(f64::from(step.number()));
         let state = State { step, since, seen };
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
+        let batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        for (rows, batch) in batches.iter() {
+            batch.store(self.rows(*rows), Ordering::Relaxed);
+        }
     }
 }
 
@@ -134,14 +156,24 @@ mod tests {
             OffsetDateTime::UNIX_EPOCH + Duration::from_secs(9),
         );
         let pressure = Pressure::new(settings, begin);
-        let batch = pressure.batch();
-        for (backlog, rows, step) in [(9, 500, 0), (10, 2_000, 1), (5, 2_000, 1), (4, 500, 0)] {
+        let few = Rows {
+            usual: 100,
+            most: 400,
+        };
+        let batches = [pressure.batch(BATCH), pressure.batch(few)];
+        for (backlog, rows, step) in [
+            (9, [500, 100], 0),
+            (10, [2_000, 400], 1),
+            (5, [2_000, 400], 1),
+            (4, [500, 100], 0),
+        ] {
             let seen = Seen {
                 backlog,
                 ..Seen::default()
             };
             pressure.learn(seen, later);
-            assert_eq!(batch.load(Ordering::Relaxed), rows, "{backlog}");
+            let now = batches.each_ref().map(|it| it.load(Ordering::Relaxed));
+            assert_eq!(now, rows, "{backlog}");
             assert_eq!(pressure.step().number(), step, "{backlog}");
         }
         assert_eq!(pressure.state().since, later);

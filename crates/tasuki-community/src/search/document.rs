@@ -3,10 +3,13 @@
 use serde_json::Value;
 
 use super::Terms;
+use super::terms::BESIDE;
 use crate::nostr::Event;
 
 /// The profile of an author: its content is an object.
 const PROFILE: u16 = 0;
+/// Bytes of the topics of one document: what the terms of its text leave of PostgreSQL's room.
+const TOPICS: usize = 100_000;
 /// Tags whose value is text for people.
 const TEXTS: [&str; 6] = ["title", "subject", "summary", "name", "description", "alt"];
 
@@ -44,7 +47,12 @@ impl Document {
             return None;
         }
         let mut vector = terms.vector();
+        let mut bytes = 0;
         for topic in topics {
+            bytes += topic.len() + BESIDE;
+            if bytes > TOPICS {
+                break;
+            }
             vector.push_str(&format!("'{}' ", topic_term(topic)));
         }
         Some(Self {

@@ -1,5 +1,5 @@
 //! Search: the consumer `index-v1` follows the log and keeps a document for every event that can be seen;
-//! who searches asks the documents.
+//! who searches asks the documents. Beside them it keeps who pays attention to which event.
 
 /// Connections that search: those who look for what a word is in can't keep others waiting.
 const CONNECTIONS: u32 = 8;
@@ -16,6 +16,7 @@ pub(crate) fn pool(requests: &PgPool) -> PgPool {
 /// The longest question, in bytes.
 pub(crate) const QUESTION: usize = 1024;
 
+mod attention;
 mod document;
 mod index;
 mod query;
@@ -23,6 +24,7 @@ mod terms;
 
 use sqlx::PgPool;
 
+pub(crate) use attention::{Attention, Window};
 pub(crate) use document::Document;
 pub(crate) use index::Index;
 pub(crate) use query::Query;

@@ -12,14 +12,23 @@ use unicode_normalization::{IsNormalized, UnicodeNormalization as _, is_nfkc_qui
 const WORD: usize = 64;
 /// Words and pairs of one text. PostgreSQL knows no place behind the 16,383rd.
 const MOST: usize = 16_000;
+/// Bytes of all terms of one text: PostgreSQL has room for 1,048,575, and refuses the rest with the whole
+/// document. What is left of that is for the document's topics.
+const ROOM: usize = 900_000;
+/// What PostgreSQL writes beside a term: how many places, each of them, and what makes them even.
+pub(super) const BESIDE: usize = 8;
+/// A pair of the longest characters.
+const PAIR: usize = 8 + BESIDE;
 
 /// What a text is made of.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// Words of English letters and digits.
     pub(crate) words: Vec<String>,
     /// Everything else: runs of pairs, and other words.
     runs: Vec<Run>,
+    /// Bytes that there is room for.
+    room: usize,
 }
 
 /// Terms that stand next to each other.
@@ -80,7 +89,11 @@ impl Terms {
     }
 
     fn read(text: impl Iterator<Item = char>) -> Self {
-        let mut terms = Self::default();
+        let mut terms = Self {
+            words: Vec::new(),
+            runs: Vec::new(),
+            room: ROOM,
+        };
         let (mut run, mut current) = (Vec::new(), Script::None);
         let is_word = |script| matches!(script, Script::English | Script::Other);
         for c in text.chain([' ']) {
@@ -99,14 +112,35 @@ impl Terms {
         terms
     }
 
-    fn put(&mut self, run: Vec<char>, script: Script) {
-        let fits = run.len() <= WORD && self.words.len() + self.runs.len() < MOST;
+    fn put(&mut self, mut run: Vec<char>, script: Script) {
         match script {
-            Script::Spaceless => self.runs.push(Run::Pairs(run)),
-            Script::English if fits => self.words.push(run.into_iter().collect()),
-            Script::Other if fits => self.runs.push(Run::Word(run.into_iter().collect())),
-            Script::English | Script::Other | Script::None => {}
+            Script::Spaceless => {
+                run.truncate(self.room / PAIR);
+                if self.has_room(run.len() * PAIR) && !run.is_empty() {
+                    self.runs.push(Run::Pairs(run));
+                }
+            }
+            Script::English | Script::Other => {
+                let is_few = self.words.len() + self.runs.len() < MOST;
+                let bytes: usize = run.iter().map(|c| c.len_utf8()).sum();
+                if run.len() > WORD || !is_few || !self.has_room(bytes + BESIDE) {
+                    return;
+                }
+                let word = run.into_iter().collect();
+                match script {
+                    Script::English => self.words.push(word),
+                    _ => self.runs.push(Run::Word(word)),
+                }
+            }
+            Script::None => {}
         }
+    }
+
+    /// Takes so many bytes, if there are as many.
+    fn has_room(&mut self, bytes: usize) -> bool {
+        let left = self.room.checked_sub(bytes);
+        self.room = left.unwrap_or(self.room);
+        left.is_some()
     }
 
     /// Whether there is nothing to search for.
@@ -224,5 +258,18 @@ mod tests {
         assert!(Terms::of(&"a".repeat(65)).is_empty());
         let many = Terms::of(&"a ".repeat(20_000));
         assert_eq!(many.words.len(), MOST);
+    }
+
+    #[test]
+    fn a_text_has_no_more_terms_than_there_is_room_for() {
+        let long = "a".repeat(WORD);
+        let text = format!("{} {} end", "日".repeat(20_000), [&*long; 16_000].join(" "));
+        let terms = Terms::of(&text);
+        let bytes: usize = terms.words.iter().map(|it| it.len() + BESIDE).sum();
+        assert_eq!(terms.runs, [Run::Pairs(vec!['日'; 20_000])]);
+        assert!(20_000 * PAIR + bytes <= ROOM, "{bytes}");
+        assert_eq!(terms.words.last().unwrap(), "end", "a short one fits");
+        let endless = Terms::of(&"日".repeat(100_000));
+        assert_eq!(endless.runs, [Run::Pairs(vec!['日'; ROOM / PAIR])]);
     }
 }

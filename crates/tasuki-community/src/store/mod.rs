@@ -1,5 +1,6 @@
 //! The SQL of the community node.
 
+pub(crate) mod attention;
 pub(crate) mod find;
 pub(crate) mod fresh;
 pub(crate) mod ingest;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use sqlx::{FromRow, PgConnection, PgPool};
 use tasuki::seqlog::{Failure, Handler, Numbered, Snapshot, Tx};
+use tasuki::testing::crash_point;
 
 use super::assertion::Algorithm;
 use super::facts::{Reference, Reported, Said};
@@ -134,6 +135,7 @@ impl Handler for Trust {
         if !concerned.is_empty() {
             assertions::mark(tx, &concerned, self.interval).await?;
         }
+        crash_point("community.counted");
         Ok(())
     }
 

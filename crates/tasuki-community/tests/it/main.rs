@@ -25,6 +25,7 @@ mod search;
 mod shares;
 mod support;
 mod topics;
+mod trending;
 mod trust;
 mod trust_assertions;
 mod upkeep;

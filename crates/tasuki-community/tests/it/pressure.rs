@@ -7,6 +7,7 @@ use tasuki_community::rules::{Change, IngestPolicy, PolicyChange, Priority, topi
 use tasuki_service::config::Config;
 use tasuki_testkit::eventually;
 
+use crate::moderation::{Desk, MODERATION};
 use crate::support::{Client, World, event, note, now};
 
 fn with(config: Config, settings: &[(&str, i64)]) -> Config {
@@ -33,13 +34,13 @@ fn soon(config: Config) -> Config {
         .unwrap()
 }
 
-/// Holds the place of the index until it is dropped: it handles nothing meanwhile.
-async fn held(world: &World) -> Transaction<'static, Postgres> {
-    eventually("the index follows", async || {
+/// Holds the place of a consumer until it is dropped: it handles nothing meanwhile.
+async fn held(world: &World, consumer: &str) -> Transaction<'static, Postgres> {
+    eventually("the consumer follows", async || {
         let mut tx = world.env.db.pool.begin().await.unwrap();
-        let place =
-            "SELECT last_seq FROM cn_relay.consumer_offsets WHERE consumer = 'index-v1' FOR UPDATE";
+        let place = "SELECT last_seq FROM cn_relay.consumer_offsets WHERE consumer = $1 FOR UPDATE";
         let held: Option<i64> = sqlx::query_scalar(place)
+            .bind(consumer)
             .fetch_optional(&mut *tx)
             .await
             .unwrap();
@@ -133,7 +134,7 @@ async fn more_is_held_back_with_every_step_and_all_of_it_is_taken_again_afterwar
     world.caught_up("index-v1").await;
     assert_eq!(watch.step(0).await["held_back"], "nothing");
 
-    let held = held(&world).await;
+    let held = held(&world, "index-v1").await;
     for _ in 0..2 {
         sender.taken("News", 0).await;
     }
@@ -187,6 +188,41 @@ async fn more_is_held_back_with_every_step_and_all_of_it_is_taken_again_afterwar
     for (topic, age) in [("low", 100), ("third", 0), ("news", 0), ("news", 100)] {
         sender.taken(topic, age).await;
     }
+}
+
+#[tokio::test]
+async fn moderation_handles_more_together_while_it_is_behind_and_ends_in_the_same_rows() {
+    let steps = [("batches-at", 150), ("batch", 300)];
+    let mut desk = Desk::with(|config| with(config, &steps)).await;
+    desk.rule("buy", "spam").await;
+    for making in [
+        "CREATE TABLE cn_relay.moves (rows bigint)",
+        "CREATE FUNCTION cn_relay.moved() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN INSERT INTO cn_relay.moves VALUES (new.last_seq - old.last_seq); RETURN NULL; END $$",
+        "CREATE TRIGGER moved AFTER UPDATE ON cn_relay.consumer_offsets FOR EACH ROW
+         WHEN (new.consumer = 'moderation-v1') EXECUTE FUNCTION cn_relay.moved()",
+    ] {
+        desk.run(making).await;
+    }
+    let held = held(&desk.world, MODERATION).await;
+    // Of two topics each: two rows.
+    for n in 0..150 {
+        desk.note(&format!("buy {n}")).await;
+    }
+    let watch = Watch {
+        world: &desk.world,
+        key: desk.world.key().await,
+    };
+    watch.step(1).await;
+    held.rollback().await.unwrap();
+    desk.caught_up().await;
+    let most = "SELECT max(rows) FROM cn_relay.moves";
+    let most = desk.world.count(most).await;
+    assert!(most > 100, "{most} rows were handled together at most");
+    let rows = desk.rows().await;
+    assert_eq!(rows.len(), 150, "each is labelled once");
+    desk.rebuild().await;
+    assert_eq!(desk.rows().await, rows);
 }
 
 #[tokio::test]
@@ -274,7 +310,7 @@ async fn a_topic_has_so_many_events_waiting_and_no_more() {
         ..PolicyChange::default()
     };
     change(&world, "news", policy).await;
-    let held = held(&world).await;
+    let held = held(&world, "index-v1").await;
     eventually("two wait", async || {
         let (taken, words) = sender.send("news", 0).await;
         (!taken && words.ends_with("events of the topic news are waiting")).then_some(())

@@ -157,6 +157,52 @@ async fn what_is_gone_is_not_found_and_a_replay_and_a_rebuild_end_in_the_same_in
     assert_eq!(search(&mut client, "駅伝").await.len(), 30);
 }
 
+/// The n-th of words of 64 letters, of an alphabet of 26 letters that begins with `first`.
+fn long_word(first: char, mut n: u32) -> String {
+    let mut letters = vec![first; 64];
+    for letter in letters.iter_mut().rev() {
+        *letter = char::from_u32(u32::from(first) + n % 26).unwrap();
+        n /= 26;
+    }
+    letters.into_iter().collect()
+}
+
+#[tokio::test]
+async fn a_text_that_is_larger_than_the_index_can_hold_is_found_by_its_beginning_and_rebuilt() {
+    let world = World::with(|config| {
+        ["message", "event"].into_iter().fold(config, |config, of| {
+            let name = format!("community.limits.{of}");
+            config.with_value(&name, "16MiB").unwrap()
+        })
+    })
+    .await;
+    let (mut client, keys) = (world.client().await, Keys::generate());
+    // Words of English letters, and of letters that are four bytes long: each kind alone is too much.
+    for first in ['a', '\u{10428}'] {
+        let words = (0..16_000).map(|n| long_word(first, n));
+        let text = words.collect::<Vec<_>>().join(" ");
+        let text = format!("駅伝 {} {text}", u32::from(first));
+        client
+            .store(&event(&keys, 1, now(), &[&["t", "Run"]], &text))
+            .await;
+    }
+    world.caught_up("index-v1").await;
+    let set_aside = "SELECT count(*) FROM cn_relay.seqlog_set_aside";
+    assert_eq!(world.count(set_aside).await, 0);
+    assert_eq!(search(&mut client, "駅伝").await.len(), 2);
+    assert_eq!(search(&mut client, "97").await.len(), 1);
+    assert_eq!(search(&mut client, &long_word('a', 77)).await.len(), 1);
+
+    let before = documents(&world).await;
+    let mut tx = world.env.db.pool.begin().await.unwrap();
+    let rebuilt = Consumers::new(&world.tables.schema);
+    let rebuilt = rebuilt.rebuild(&mut tx, "index-v1", "ann", "larger events");
+    rebuilt.await.unwrap();
+    tx.commit().await.unwrap();
+    world.caught_up("index-v1").await;
+    assert!(documents(&world).await == before, "after a rebuild");
+}
+
 #[tokio::test]
 async fn a_word_that_is_in_thousands_of_events_finds_the_newest_that_can_be_seen() {
     let world = World::start().await;

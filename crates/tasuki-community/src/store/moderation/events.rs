@@ -1,4 +1,4 @@
-//! Events that can be seen, and when they were accepted.
+//! Events, and when they were accepted: those that anybody sees, or all that are stored.
 
 use sqlx::PgConnection;
 use time::OffsetDateTime;
@@ -32,14 +32,35 @@ pub(crate) async fn seen(connection: &mut PgConnection, ids: &[Id]) -> sqlx::Res
     Ok(events.collect())
 }
 
+/// Those of `ids` that are stored, seen or not.
+pub(crate) async fn there(connection: &mut PgConnection, ids: &[Id]) -> sqlx::Result<Vec<Seen>> {
+    let ids: Vec<_> = ids.iter().map(|id| id.0.to_vec()).collect();
+    let rows = sqlx::query!(
+        r#"
+        SELECT body AS "body!", topics AS "topics!", ingested_at AS "ingested_at!"
+        FROM cn_relay.events
+        WHERE event_id = ANY($1)
+        UNION ALL
+        SELECT body, topics, ingested_at FROM cn_relay.kept_events WHERE event_id = ANY($1)
+        "#,
+        &ids,
+    )
+    .fetch_all(connection)
+    .await?;
+    let events = rows
+        .into_iter()
+        .filter_map(|row| event(&row.body, row.topics, row.ingested_at));
+    Ok(events.collect())
+}
+
 /// Some events, and how to go on behind them.
 pub(crate) struct Page {
     pub(crate) events: Vec<Seen>,
     pub(crate) last: Option<Vec<u8>>,
 }
 
-/// Visible events in the order of their ids, after `after`: of a snapshot, for a rebuild.
-pub(crate) async fn visible(
+/// Events in the order of their ids, after `after`, seen or not: of a snapshot, for a rebuild.
+pub(crate) async fn page(
     connection: &mut PgConnection,
     after: &[u8],
     limit: i64,
@@ -52,16 +73,14 @@ pub(crate) async fn visible(
         FROM (
             (
                 SELECT event_id, body, topics, ingested_at FROM cn_relay.events
-                WHERE event_id > $1 AND hidden_at IS NULL
-                    AND (expires_at IS NULL OR expires_at > extract(EPOCH FROM clock_timestamp()))
+                WHERE event_id > $1
                 ORDER BY event_id
                 LIMIT $2
             )
             UNION ALL
             (
                 SELECT event_id, body, topics, ingested_at FROM cn_relay.kept_events
-                WHERE event_id > $1 AND hidden_at IS NULL
-                    AND (expires_at IS NULL OR expires_at > extract(EPOCH FROM clock_timestamp()))
+                WHERE event_id > $1
                 ORDER BY event_id
                 LIMIT $2
             )

@@ -4,6 +4,7 @@ use nostr::Keys;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tasuki::seqlog::Consumers;
+use tasuki_testkit::eventually;
 
 use super::{Desk, MODERATION, rule, saying, target};
 use crate::support::{event, id, now};
@@ -156,6 +157,74 @@ async fn rows_that_are_missing_or_wrong_are_made_again_as_they_were() {
              )",
         )
         .await;
+        if is_rebuild {
+            desk.rebuild().await;
+        } else {
+            desk.replay().await;
+        }
+        assert_eq!(desk.rows().await, rows, "rebuild: {is_rebuild}");
+    }
+    assert_eq!(desk.published().await, published, "nothing was said twice");
+}
+
+#[tokio::test]
+async fn what_was_hidden_before_it_was_looked_at_is_labelled_and_counted_all_the_same() {
+    let mut desk = Desk::open().await;
+    desk.rule("buy", "spam").await;
+    let (note, by) = (desk.note("buy now").await, Keys::generate());
+    let about = target(&note);
+    let (p, e) = (by.public_key().to_hex(), id(&note));
+    let reports = [
+        event(
+            &by,
+            39_005,
+            now(),
+            &[&["d", "1"], &["target", &about], &["t", "a"]],
+            "",
+        ),
+        event(
+            &by,
+            1984,
+            now(),
+            &[&["p", &p], &["e", &e, "spam"], &["t", "a"]],
+            "",
+        ),
+    ];
+    for report in &reports {
+        desk.client.store(report).await;
+    }
+    let end = (now() + 5).to_string();
+    let short = event(
+        &desk.author,
+        1,
+        now(),
+        &[&["expiration", &end], &["t", "a"]],
+        "buy soon",
+    );
+    desk.client.store(&short).await;
+    // Whoever follows sees all of it before it goes.
+    desk.caught_up().await;
+    let rows = desk.rows().await;
+    assert_eq!(rows.len(), 4, "{rows:?}");
+    for (whose, gone) in [
+        (&desk.author, &note),
+        (&by, &reports[0]),
+        (&by, &reports[1]),
+    ] {
+        let deletion = event(whose, 5, now(), &[&["e", &id(gone)], &["t", "a"]], "");
+        desk.client.store(&deletion).await;
+    }
+    eventually("all of it is hidden", async || {
+        let hidden = "SELECT (SELECT count(*) FROM cn_relay.events WHERE hidden_at IS NOT NULL)
+            + (SELECT count(*) FROM cn_relay.kept_events WHERE hidden_at IS NOT NULL)";
+        (desk.world.count(hidden).await == 4).then_some(())
+    })
+    .await;
+    // Whoever was away meanwhile finds it hidden.
+    let published = desk.published().await;
+    for is_rebuild in [false, true] {
+        desk.run("DELETE FROM cn_relay.labels").await;
+        desk.run("DELETE FROM cn_relay.reports").await;
         if is_rebuild {
             desk.rebuild().await;
         } else {

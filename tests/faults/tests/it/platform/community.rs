@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
-use nostr::{EventBuilder, JsonUtil as _, Keys};
+use nostr::{Event, EventBuilder, JsonUtil as _, Keys};
 use serde_json::{Value, json};
 use tasuki_testkit::eventually_within;
 use tokio::net::TcpStream;
@@ -66,18 +66,29 @@ impl Known {
     }
 }
 
-/// Publishes one event after the other until told to stop, each until somebody says OK: the ids.
+/// Publishes one note after the other until told to stop, each until somebody says OK: the ids.
 pub(super) async fn publish(known: Known, stop: Arc<AtomicBool>) -> BTreeSet<String> {
-    let (keys, mut answered) = (Keys::generate(), BTreeSet::new());
+    let keys = Keys::generate();
+    let note = move |number: usize| {
+        let note = EventBuilder::text_note(number.to_string());
+        note.sign_with_keys(&keys).unwrap()
+    };
+    publish_each(known, stop, note).await
+}
+
+/// The same of events that `make` makes, by their number.
+pub(super) async fn publish_each(
+    known: Known,
+    stop: Arc<AtomicBool>,
+    mut make: impl FnMut(usize) -> Event,
+) -> BTreeSet<String> {
+    let mut answered = BTreeSet::new();
     let (mut socket, mut news) = (None, 0);
     while !stop.load(Ordering::SeqCst) {
         if std::mem::replace(&mut news, known.news()) != known.news() {
             socket = None;
         }
-        let number = answered.len().to_string();
-        let event = EventBuilder::text_note(number)
-            .sign_with_keys(&keys)
-            .unwrap();
+        let event = make(answered.len());
         let message = format!(r#"["EVENT",{}]"#, event.as_json());
         loop {
             let Some(mut connected) = socket.take() else {

@@ -11,6 +11,7 @@ use tasuki::{Clock, Schema};
 use tasuki_community::moderation::{By, Definition, add_rule};
 use tasuki_service::auth::tokens::KeyRing;
 use tasuki_testkit::eventually_within;
+use tempfile::TempDir;
 
 use super::Platform;
 use super::community::{Known, publish, spawn};
@@ -25,7 +26,7 @@ const POINTS: [&str; 5] = [
 ];
 const SETTLED: Duration = Duration::from_secs(90);
 
-async fn count(platform: &Platform, sql: &'static str) -> i64 {
+pub(super) async fn count(platform: &Platform, sql: &'static str) -> i64 {
     sqlx::query_scalar(sql)
         .fetch_one(&platform.pool)
         .await
@@ -33,7 +34,7 @@ async fn count(platform: &Platform, sql: &'static str) -> i64 {
 }
 
 /// Everything that is published is labelled.
-async fn open_a_rule(platform: &Platform) {
+pub(super) async fn open_a_rule(platform: &Platform) {
     let definition = Definition {
         kinds: vec![1],
         keywords: Vec::new(),
@@ -81,24 +82,27 @@ async fn labelled_and_told_once(platform: &Platform, wanted: i64) {
     }
 }
 
-#[tokio::test]
-async fn a_node_that_dies_while_it_labels_labels_and_tells_once() {
+/// A platform whose node has keys to speak with, which are gone when they are dropped.
+pub(super) async fn speaking(name: &str, more: &[(&str, &str)]) -> (Platform, TempDir) {
     let keys = tempfile::tempdir().unwrap();
     tasuki_community::make_keys(keys.path()).unwrap();
     for service in ["entitlement", "notification", tasuki_community::NAME] {
         KeyRing::open_or_create(keys.path(), service, &Clock::system()).unwrap();
     }
     let folder = keys.path().display().to_string();
-    let platform = Platform::with(
-        "labels",
-        &[
-            ("TASUKI_AUTH__KEY_DIR", &folder),
-            ("TASUKI_COMMUNITY__TOPICS__MODE", "default"),
-            ("TASUKI_COMMUNITY__LIMITS__EVENTS_PER_MINUTE", "0"),
-            ("TASUKI_COMMUNITY__LIMITS__CONNECTIONS_PER_MINUTE", "0"),
-        ],
-    )
-    .await;
+    let mut settings = vec![
+        ("TASUKI_AUTH__KEY_DIR", &*folder),
+        ("TASUKI_COMMUNITY__TOPICS__MODE", "default"),
+        ("TASUKI_COMMUNITY__LIMITS__EVENTS_PER_MINUTE", "0"),
+        ("TASUKI_COMMUNITY__LIMITS__CONNECTIONS_PER_MINUTE", "0"),
+    ];
+    settings.extend(more);
+    (Platform::with(name, &settings).await, keys)
+}
+
+#[tokio::test]
+async fn a_node_that_dies_while_it_labels_labels_and_tells_once() {
+    let (platform, _keys) = speaking("labels", &[]).await;
     let survivor = platform.node("community").await;
     open_a_rule(&platform).await;
     let (known, stop) = (Known::default(), Arc::default());

@@ -6,6 +6,7 @@ mod combined;
 mod community;
 mod crash;
 mod database;
+mod deriving;
 mod follow;
 mod labelling;
 mod load;
