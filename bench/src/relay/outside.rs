@@ -6,7 +6,7 @@
 use std::{path::PathBuf, process::Stdio, time::Duration};
 
 use anyhow::{Context as _, ensure};
-use clap::Args;
+use clap::{Args, value_parser};
 use serde::Deserialize;
 use sqlx::PgPool;
 use tasuki::Schema;
@@ -51,8 +51,8 @@ pub(crate) struct Options {
     /// Clients at a time.
     #[arg(long, default_value_t = 100)]
     clients: u32,
-    /// How long each of its modes goes on.
-    #[arg(long, default_value_t = 10)]
+    /// How long each of its modes goes on: it says something every two seconds.
+    #[arg(long, default_value_t = 10, value_parser = value_parser!(u32).range(4..=600))]
     seconds: u32,
 }
 
