@@ -70,7 +70,6 @@ impl Handler for Moderation {
             let mut own = begin(&self.pool).await?;
             self.label(&mut own, ids).await?;
             own.commit().await?;
-            crash_point("community.labelled_some");
         }
         self.label(tx.get().await?, last).await?;
         crash_point("community.labelled");

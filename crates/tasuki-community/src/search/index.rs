@@ -12,7 +12,9 @@ use sqlx::pool::PoolConnection;
 use sqlx::{FromRow, PgConnection, PgPool, Postgres};
 use tasuki::seqlog::{Failure, Handler, Numbered, Snapshot, Tx};
 use tasuki::testing::crash_point;
-use tokio::task::spawn_blocking;
+use tokio::sync::Mutex;
+use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::try_join;
 
 use super::attention::KINDS;
@@ -21,6 +23,9 @@ use crate::nostr::{Event, Id, Parsed};
 use crate::store::fresh::Fresh;
 use crate::store::search::Visible;
 use crate::store::{attention, find, search};
+
+/// Pages of a rebuild that are read before those in front of them are written.
+const AHEAD: usize = 2;
 
 /// The handler.
 #[derive(Clone, Debug)]
@@ -57,16 +62,30 @@ impl Index {
         }
     }
 
-    /// The same of a page, on another thread.
-    async fn made(&self, bodies: Vec<Visible>) -> Result<Made, Failure> {
+    /// The same of a page, on another thread, from now on.
+    fn making(&self, bodies: Vec<Visible>) -> JoinHandle<Made> {
         let index = self.clone();
-        let make = move || {
+        spawn_blocking(move || {
             let events = bodies.iter();
             let events = events.filter_map(|(body, topics)| Some((read(body)?, &**topics)));
             index.make(&events.collect::<Vec<_>>())
-        };
-        let made = spawn_blocking(make).await;
-        made.map_err(|panic| Failure::Failed(Box::new(panic)))
+        })
+    }
+
+    /// Reads page after page, and has each made into what it comes to.
+    async fn read_all(
+        &self,
+        snapshot: &mut Snapshot,
+        pages: Sender<JoinHandle<Made>>,
+    ) -> Result<(), Failure> {
+        search::begin_reading(snapshot.connection(), &self.read_kinds()).await?;
+        loop {
+            let page = search::read(snapshot.connection()).await?;
+            // Nobody takes more if writing has failed, which is what is told then.
+            if page.is_empty() || pages.send(self.making(page)).await.is_err() {
+                return Ok(());
+            }
+        }
     }
 
     /// Kinds whose events are read.
@@ -76,8 +95,8 @@ impl Index {
     }
 }
 
-/// Who writes the fresh tables: making their rows, and then their indexes, takes a process of the server
-/// longer than reading and cutting up the texts, so two of them share it.
+/// The fresh tables of an attempt, and two who write them: making their rows, and then their indexes, takes
+/// a process of the server longer than reading and cutting up the texts.
 struct Writers {
     first: PoolConnection<Postgres>,
     second: PoolConnection<Postgres>,
@@ -86,7 +105,6 @@ struct Writers {
 }
 
 impl Writers {
-    /// Makes the tables of this attempt.
     async fn open(pool: &PgPool, attempt: i64) -> sqlx::Result<Self> {
         let (first, second) = try_join!(pool.acquire(), pool.acquire())?;
         let (documents, attention) = (search::fresh(attempt), attention::fresh(attempt));
@@ -101,15 +119,22 @@ impl Writers {
         Ok(writers)
     }
 
-    /// Writes what a page comes to.
-    async fn fill(&mut self, page: &Made) -> sqlx::Result<()> {
-        let (one, other) = page.documents.split_at(page.documents.len() / 2);
-        let one = search::fill(&mut self.first, self.documents, one);
-        let rest = async {
-            search::fill(&mut self.second, self.documents, other).await?;
-            attention::fill(&mut self.second, self.attention, &page.attention).await
+    /// Writes all pages, each of the two the next one as soon as it can.
+    async fn write_all(&mut self, pages: Receiver<JoinHandle<Made>>) -> Result<(), Failure> {
+        let (documents, attention) = (self.documents, self.attention);
+        let pages = Mutex::new(pages);
+        let write = async |connection: &mut PgConnection| -> Result<(), Failure> {
+            loop {
+                let page = pages.lock().await.recv().await;
+                let Some(making) = page else {
+                    return Ok(());
+                };
+                let page = making.await.map_err(|it| Failure::Failed(Box::new(it)))?;
+                search::fill(connection, documents, &page.documents).await?;
+                attention::fill(connection, attention, &page.attention).await?;
+            }
         };
-        try_join!(one, rest).map(drop)
+        try_join!(write(&mut self.first), write(&mut self.second)).map(drop)
     }
 
     /// Makes the indexes of what is written.
@@ -160,21 +185,9 @@ impl Handler for Index {
 
     async fn rebuild(&self, snapshot: &mut Snapshot) -> Result<(), Failure> {
         let mut writers = Writers::open(&self.pool, snapshot.attempt()).await?;
-        search::begin_reading(snapshot.connection(), &self.read_kinds()).await?;
-        let mut page = search::read(snapshot.connection()).await?;
-        let mut ready = Made::default();
-        while !page.is_empty() {
-            // While one page is written, what the next comes to is made, and the one behind it is read.
-            let (written, made, next) = tokio::join!(
-                writers.fill(&ready),
-                self.made(page),
-                search::read(snapshot.connection()),
-            );
-            written?;
-            ready = made?;
-            page = next?;
-        }
-        writers.fill(&ready).await?;
+        let (made, pages) = mpsc::channel(AHEAD);
+        let reading = self.read_all(snapshot, made);
+        try_join!(reading, writers.write_all(pages))?;
         writers.finish().await?;
         Ok(())
     }

@@ -209,7 +209,7 @@ pub(crate) async fn begin_rebuild(connection: &mut PgConnection, fresh: Fresh) -
     fresh.make(connection, make).await
 }
 
-/// Fills it.
+/// Fills it. That is on disk when [`finish_rebuild`] is.
 pub(crate) async fn fill(
     connection: &mut PgConnection,
     fresh: Fresh,
@@ -223,7 +223,8 @@ pub(crate) async fn fill(
         "INSERT INTO cn_relay.search_documents_fresh (event_id, created_at, terms)
          SELECT it.event_id, it.created_at, it.terms::tsvector || to_tsvector('pg_catalog.english', it.words)
          FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[])
-             AS it (event_id, created_at, terms, words)",
+             AS it (event_id, created_at, terms, words)
+         WHERE (SELECT set_config('synchronous_commit', 'off', TRUE)) = 'off'",
     ))
     .bind(&columns.ids)
     .bind(&columns.created)
