@@ -35,6 +35,8 @@ use crate::trust::{Scores, Speak, Trust};
 const CONSUMER_CONNECTIONS: u32 = 3;
 /// Two fill the table of the index.
 const INDEX_CONNECTIONS: u32 = CONSUMER_CONNECTIONS + 1;
+/// How long rows of the log are gathered: clients of this process are told of an event meanwhile.
+const GATHERED: Duration = Duration::from_millis(5);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Everything that workers share.
@@ -85,6 +87,8 @@ impl Staff<'_> {
         };
         let outbox = self.outbox.ringer(&pool);
         let service = self.publish(service);
+        let sequencer = self.log.sequencer("community.sequencer", &pool);
+        let sequencer = sequencer.gathering(GATHERED);
         let (listener, ringer) = (self.log.listener(&pool), self.log.ringer(&pool));
         let service = match self.moderation(&pool) {
             Some(moderation) => service.worker(moderation),
@@ -106,7 +110,7 @@ impl Staff<'_> {
                 supervisor.start(look);
                 supervisor.start(outbox);
             })
-            .worker(self.log.sequencer("community.sequencer", &pool))
+            .worker(sequencer)
             .worker(self.log.gauges(&format!("{NAME}.log"), &pool))
             .worker(lapse)
             .worker(self.index(&pool))

@@ -29,6 +29,7 @@ use super::policy::Policy;
 use super::publish::Publisher;
 use crate::config::{Auth, Community};
 use crate::nostr::Filter;
+use crate::store::find;
 
 /// The media type of the document (NIP-11).
 const NOSTR_JSON: &str = "application/nostr+json";
@@ -47,6 +48,7 @@ const COUNTS: usize = 2;
 pub(crate) struct App {
     pub(crate) pool: PgPool,
     searches: PgPool,
+    pub(super) counting: PgPool,
     pub(crate) clock: Clock,
     pub(crate) live: Live,
     pub(crate) policy: Arc<Policy>,
@@ -73,6 +75,7 @@ impl App {
         publisher: Publisher,
     ) -> Self {
         Self {
+            counting: find::counting(&pool, COUNTS),
             pool,
             searches,
             clock: clock.clone(),

@@ -8,10 +8,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sqlx::pool::PoolConnection;
-use sqlx::{FromRow, PgConnection, PgPool, Postgres};
+use sqlx::{FromRow, PgConnection, PgPool};
 use tasuki::seqlog::{Failure, Handler, Numbered, Snapshot, Tx};
 use tasuki::testing::crash_point;
+use tasuki_service::database::Held;
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -96,17 +96,18 @@ impl Index {
 }
 
 /// The fresh tables of an attempt, and two who write them: making their rows, and then their indexes, takes
-/// a process of the server longer than reading and cutting up the texts.
+/// a process of the server longer than reading and cutting up the texts. What is cut in the middle does not
+/// go back to the pool.
 struct Writers {
-    first: PoolConnection<Postgres>,
-    second: PoolConnection<Postgres>,
+    first: Held,
+    second: Held,
     documents: Fresh,
     attention: Fresh,
 }
 
 impl Writers {
     async fn open(pool: &PgPool, attempt: i64) -> sqlx::Result<Self> {
-        let (first, second) = try_join!(pool.acquire(), pool.acquire())?;
+        let (first, second) = try_join!(Held::of(pool), Held::of(pool))?;
         let (documents, attention) = (search::fresh(attempt), attention::fresh(attempt));
         let mut writers = Self {
             first,
@@ -114,8 +115,9 @@ impl Writers {
             documents,
             attention,
         };
-        search::begin_rebuild(&mut writers.first, documents).await?;
-        attention::begin_rebuild(&mut writers.first, attention).await?;
+        let connection = writers.first.connection();
+        search::begin_rebuild(connection, documents).await?;
+        attention::begin_rebuild(connection, attention).await?;
         Ok(writers)
     }
 
@@ -134,18 +136,23 @@ impl Writers {
                 attention::fill(connection, attention, &page.attention).await?;
             }
         };
-        try_join!(write(&mut self.first), write(&mut self.second)).map(drop)
+        let (first, second) = (self.first.connection(), self.second.connection());
+        try_join!(write(first), write(second)).map(drop)
     }
 
     /// Makes the indexes of what is written.
-    async fn finish(&mut self) -> sqlx::Result<()> {
-        let words = search::index_words(&mut self.first, self.documents);
+    async fn finish(mut self) -> sqlx::Result<()> {
+        let (first, second) = (self.first.connection(), self.second.connection());
+        let words = search::index_words(first, self.documents);
         let rest = async {
-            search::index_rest(&mut self.second, self.documents).await?;
-            attention::finish_rebuild(&mut self.second, self.attention).await
+            search::index_rest(second, self.documents).await?;
+            attention::finish_rebuild(second, self.attention).await
         };
         try_join!(words, rest)?;
-        search::finish_rebuild(&mut self.first, self.documents).await
+        search::finish_rebuild(self.first.connection(), self.documents).await?;
+        self.first.give_back();
+        self.second.give_back();
+        Ok(())
     }
 }
 

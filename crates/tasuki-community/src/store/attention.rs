@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use sqlx::{Connection as _, PgConnection};
+use sqlx::PgConnection;
 
 use super::fresh::Fresh;
 use crate::nostr::{Event, Id};
@@ -201,17 +201,12 @@ pub(crate) async fn finish_rebuild(
     connection: &mut PgConnection,
     fresh: Fresh,
 ) -> sqlx::Result<()> {
-    let mut tx = connection.begin().await?;
-    sqlx::raw_sql(fresh.named(
-        "SET LOCAL statement_timeout = 0;
-         CREATE INDEX attention_fresh_topic_idx ON cn_relay.attention_fresh (topic, given_at DESC)
+    let finish =
+        "CREATE INDEX attention_fresh_topic_idx ON cn_relay.attention_fresh (topic, given_at DESC)
              INCLUDE (target, from_key, kind) WHERE counts;
          CREATE INDEX attention_fresh_target_idx ON cn_relay.attention_fresh (target, topic);
-         ANALYZE cn_relay.attention_fresh;",
-    ))
-    .execute(&mut *tx)
-    .await?;
-    tx.commit().await
+         ANALYZE cn_relay.attention_fresh";
+    fresh.at_length(connection, finish).await
 }
 
 /// Puts it in the place of the one in use.

@@ -19,7 +19,7 @@ const SHORT: usize = 4096;
 
 /// Events that are counted one by one; of more it is said that they are more.
 const COUNTED: i64 = 10_000;
-/// Rows that are looked at for a count.
+/// Matches that are looked at for a count.
 const LOOKED_AT: i64 = 100_000;
 
 /// Connections that look for stored events. One plan serves all values, and may be made when nothing is
@@ -29,6 +29,16 @@ pub(crate) fn pool(requests: &PgPool) -> PgPool {
     let options = requests.connect_options().as_ref().clone();
     let options = options.options([("enable_sort", "off"), ("enable_bitmapscan", "off")]);
     requests.options().clone().connect_lazy_with(options)
+}
+
+/// Connections that count, no more than `most`: a count of whoever has hung up ends in the server, and until
+/// then nobody else waits for it. Some search, so each is planned with its values.
+pub(crate) fn counting(pool: &PgPool, most: usize) -> PgPool {
+    let options = pool.connect_options().as_ref().clone();
+    let options = options.options([("plan_cache_mode", "force_custom_plan")]);
+    let most = u32::try_from(most).unwrap_or(1);
+    let pool = pool.options().clone().max_connections(most);
+    pool.connect_lazy_with(options)
 }
 
 /// Where events are.

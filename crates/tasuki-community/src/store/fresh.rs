@@ -3,7 +3,7 @@
 //! Each attempt at a rebuild has one of its own: a process that slept through its replacement, and wakes in
 //! the middle of its attempt, writes into a table that nobody takes, and drops none that somebody fills.
 
-use sqlx::{AssertSqlSafe, Executor as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 /// The fresh table of an attempt. Statements call it `<table>_fresh`.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +33,22 @@ impl Fresh {
         self.drop_earlier(connection).await?;
         connection.execute(sqlx::raw_sql(self.named(sql))).await?;
         Ok(())
+    }
+
+    /// Statements about this very table that may take as long as they need; they end with whoever waits.
+    pub(crate) async fn at_length(
+        &self,
+        connection: &mut PgConnection,
+        sql: &str,
+    ) -> sqlx::Result<()> {
+        let mut tx = connection.begin().await?;
+        let settings = "SET LOCAL statement_timeout = 0;
+             SET LOCAL client_connection_check_interval = '5s';
+             SET LOCAL maintenance_work_mem = '256MB'; ";
+        sqlx::raw_sql(self.named(&format!("{settings}{sql}")))
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await
     }
 
     /// Drops the tables of earlier attempts.

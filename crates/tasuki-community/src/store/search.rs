@@ -4,14 +4,14 @@
 //! it. After a crash of the server the last ones may be gone, and with each the offset that it has moved,
 //! so their rows of the log come again.
 
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::fresh::Fresh;
 use crate::nostr::Id;
 use crate::search::{Document, Query};
 
 /// How many events a rebuild reads at a time.
-const BATCH: u32 = 2_000;
+const BATCH: u32 = 500;
 /// So many documents are sorted rather than read in order.
 const FEW: i64 = 3_000;
 
@@ -239,7 +239,7 @@ pub(crate) async fn fill(
 pub(crate) async fn index_words(connection: &mut PgConnection, fresh: Fresh) -> sqlx::Result<()> {
     let index = "CREATE INDEX search_documents_fresh_terms_idx
              ON cn_relay.search_documents_fresh USING gin (terms)";
-    at_length(connection, fresh, index).await
+    fresh.at_length(connection, index).await
 }
 
 /// Its other indexes, at the same time.
@@ -248,7 +248,7 @@ pub(crate) async fn index_rest(connection: &mut PgConnection, fresh: Fresh) -> s
              ON cn_relay.search_documents_fresh (event_id);
          CREATE INDEX search_documents_fresh_created_idx
              ON cn_relay.search_documents_fresh (created_at DESC, event_id)";
-    at_length(connection, fresh, indexes).await
+    fresh.at_length(connection, indexes).await
 }
 
 /// What is left to do when it has all of them.
@@ -259,17 +259,7 @@ pub(crate) async fn finish_rebuild(
     let finish = "ALTER TABLE cn_relay.search_documents_fresh
              ADD PRIMARY KEY USING INDEX search_documents_fresh_pkey;
          ANALYZE cn_relay.search_documents_fresh";
-    at_length(connection, fresh, finish).await
-}
-
-/// Statements about the fresh table that may take as long as they need.
-async fn at_length(connection: &mut PgConnection, fresh: Fresh, sql: &str) -> sqlx::Result<()> {
-    let mut tx = connection.begin().await?;
-    let settings = "SET LOCAL statement_timeout = 0; SET LOCAL maintenance_work_mem = '256MB'; ";
-    sqlx::raw_sql(fresh.named(&format!("{settings}{sql}")))
-        .execute(&mut *tx)
-        .await?;
-    tx.commit().await
+    fresh.at_length(connection, finish).await
 }
 
 /// Puts it in the place of the one in use.

@@ -211,7 +211,7 @@ async fn what_has_gone_while_it_waited_is_not_told_behind_what_is_stored() {
     // Whoever searches has to wait.
     let held = world.hold("search_documents").await;
     let (mut listener, mut sender) = (world.client().await, world.client().await);
-    let (keys, at, end) = (Keys::generate(), now(), now() + 6);
+    let (keys, at, end) = (Keys::generate(), now(), now() + 10);
     let all = json!({"authors": [keys.public_key().to_hex()], "limit": 1});
     let wanted = json!(["REQ", "all", {"search": "word"}, all]);
     listener.say(&wanted).await;

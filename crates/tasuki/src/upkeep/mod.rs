@@ -49,7 +49,7 @@ mod step;
 mod store;
 mod worker;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -113,8 +113,8 @@ pub struct Upkeep {
     expiring: Vec<(Expiring, Sweep)>,
     /// Partitions with a row that is younger than their range, and when to look at them again.
     resting: Mutex<HashMap<String, OffsetDateTime>>,
-    /// Partitions that took too long when they were last to be dropped.
-    slow: Mutex<HashSet<String>>,
+    /// Partitions that took too long when they were last to be dropped, and when that was.
+    slow: Mutex<HashMap<String, Instant>>,
     statement_limit: Duration,
 }
 

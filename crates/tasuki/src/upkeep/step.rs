@@ -128,8 +128,8 @@ impl Table<'_> {
             is_past && !self.upkeep.is_resting(&partition.name, cutoff)
         };
         let due = look.layout.partitions.iter().filter(is_due);
-        // One that takes too long comes last: it must not keep the others.
-        let next = due.min_by_key(|it| (self.upkeep.is_slow(&it.name), it.span.to));
+        // One that takes too long comes last, behind those that did so before it: it must not keep the others.
+        let next = due.min_by_key(|it| (self.upkeep.slow_since(&it.name), it.span.to));
         let dropped = match next {
             None => Ok(Step::Nothing),
             Some(next) => {
@@ -406,17 +406,18 @@ impl Upkeep {
 }
 
 impl Upkeep {
-    fn is_slow(&self, partition: &str) -> bool {
+    fn slow_since(&self, partition: &str) -> Option<Instant> {
         let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
-        slow.contains(partition)
+        slow.get(partition).copied()
     }
 
     fn pace(&self, partition: &str, is_slow: bool) {
         let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
-        match is_slow {
-            true => slow.insert(partition.to_owned()),
-            false => slow.remove(partition),
-        };
+        if is_slow {
+            slow.insert(partition.to_owned(), Instant::now());
+        } else {
+            slow.remove(partition);
+        }
     }
 }
 

@@ -185,7 +185,7 @@ impl Client {
 
     /// Counts in a turn of its own: whoever looks for events waits for nobody who counts.
     fn count(&mut self, name: String, filters: Vec<Filter>) {
-        let pool = self.app.pool_for(&filters);
+        let pool = self.app.counting.clone();
         let (own, all) = (Arc::clone(&self.counts), Arc::clone(&self.app.counts));
         self.searches.spawn(async move {
             // One count of each client waits for one of all.

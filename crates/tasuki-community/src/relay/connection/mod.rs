@@ -40,6 +40,8 @@ const SEARCHES: usize = 2;
 const TURN: Duration = Duration::from_secs(30);
 /// How long a client may take to read what is stored.
 const SENT: Duration = Duration::from_secs(60);
+/// How long the store may take to say what is still there.
+const ASKED: Duration = Duration::from_secs(10);
 /// How long a client that is cut may take to be told why.
 const LAST_WORD: Duration = Duration::from_secs(2);
 /// How long what is under way may take when the relay stops.

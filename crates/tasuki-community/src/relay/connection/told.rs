@@ -10,7 +10,7 @@ use super::super::live::Told;
 use super::super::outgoing::LiveEvent;
 use super::super::stored::{self, Ready};
 use super::super::subscriptions::Subscription;
-use super::{Client, Done, End, Phase, REMEMBER, SENT, too_slow};
+use super::{ASKED, Client, Done, End, Phase, REMEMBER, SENT, too_slow};
 use crate::nostr::{Answer, Id, Prefix, Refusal};
 
 impl Client {
@@ -117,8 +117,9 @@ impl Client {
             }
         }
         waiting.retain(|told| !sent.contains(&told.event.id));
-        let asked = stored::retain_visible(&self.app.pool, &mut waiting).await;
-        Ok(asked.is_ok().then_some(waiting))
+        let asking = stored::retain_visible(&self.app.pool, &mut waiting);
+        let asked = timeout(ASKED, asking).await;
+        Ok(matches!(asked, Ok(Ok(_))).then_some(waiting))
     }
 
     /// News for a subscription. What was replaced or deleted while it was in the queue is told: so is, behind

@@ -167,29 +167,24 @@ async fn rows_that_are_missing_or_wrong_are_made_again_as_they_were() {
     assert_eq!(desk.published().await, published, "nothing was said twice");
 }
 
+/// What `by` says of a note, in both kinds of reports.
+fn reports(by: &Keys, note: &Value) -> [Value; 2] {
+    let about = target(note);
+    let (p, e) = (by.public_key().to_hex(), id(note));
+    let ours: [&[&str]; 3] = [&["d", "1"], &["target", &about], &["t", "a"]];
+    let common: [&[&str]; 3] = [&["p", &p], &["e", &e, "spam"], &["t", "a"]];
+    [
+        event(by, 39_005, now(), &ours, ""),
+        event(by, 1984, now(), &common, ""),
+    ]
+}
+
 #[tokio::test]
 async fn what_was_hidden_before_it_was_looked_at_is_labelled_and_counted_all_the_same() {
     let mut desk = Desk::open().await;
     desk.rule("buy", "spam").await;
     let (note, by) = (desk.note("buy now").await, Keys::generate());
-    let about = target(&note);
-    let (p, e) = (by.public_key().to_hex(), id(&note));
-    let reports = [
-        event(
-            &by,
-            39_005,
-            now(),
-            &[&["d", "1"], &["target", &about], &["t", "a"]],
-            "",
-        ),
-        event(
-            &by,
-            1984,
-            now(),
-            &[&["p", &p], &["e", &e, "spam"], &["t", "a"]],
-            "",
-        ),
-    ];
+    let reports = reports(&by, &note);
     for report in &reports {
         desk.client.store(report).await;
     }

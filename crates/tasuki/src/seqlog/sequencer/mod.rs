@@ -72,6 +72,7 @@ pub struct Sequencer {
     lease: Duration,
     poll: Duration,
     batch: usize,
+    gathering: Duration,
     wake: Wake,
     place: Mutex<Place>,
     /// The epoch of its last tenure, 0 if it had none: what a tick that was cut leaves behind.
@@ -117,6 +118,7 @@ impl Sequencer {
             lease: LEASE,
             poll: POLL,
             batch: BATCH,
+            gathering: Duration::ZERO,
             wake,
             place: Mutex::default(),
             epoch: AtomicI64::new(0),
@@ -158,6 +160,14 @@ impl Sequencer {
     #[must_use]
     pub fn batch(mut self, rows: usize) -> Self {
         self.batch = rows.clamp(1, LOOK);
+        self
+    }
+
+    /// How long it gathers rows before it looks (not at all), as long as little is waiting: what comes
+    /// meanwhile shares a commit, and whoever has appended has the machine for what he does next.
+    #[must_use]
+    pub const fn gathering(mut self, time: Duration) -> Self {
+        self.gathering = time;
         self
     }
 
@@ -270,6 +280,9 @@ impl Sequencer {
             if self.number_all(tenure, swept).await?.is_none() {
                 return Ok(None);
             }
+        }
+        if tenure.is_near && !self.gathering.is_zero() {
+            tokio::time::sleep(self.gathering).await;
         }
         let Some(look) = self.look(tenure).await? else {
             self.lost(tenure);

@@ -24,6 +24,25 @@ async fn rows_have_numbers_without_gaps_in_the_order_of_their_appending() {
 }
 
 #[tokio::test]
+async fn rows_that_come_while_a_sequencer_gathers_are_numbered_by_one_commit() {
+    let bench = Bench::new().await;
+    let sequencer = bench.sequencer().gathering(Duration::from_secs(3));
+    // Where it does not know how much is waiting, it gathers nothing.
+    bench.append("first").await;
+    assert_eq!(sequencer.tick().await.unwrap(), Tick::Worked);
+    let meanwhile = async {
+        for word in ["a", "b", "c"] {
+            bench.append(word).await;
+        }
+    };
+    let (tick, ()) = tokio::join!(sequencer.tick(), meanwhile);
+    assert_eq!(tick.unwrap(), Tick::Worked);
+    assert_eq!(bench.entries().await, "1:first 2:a 3:b 4:c");
+    let commits = "SELECT count(DISTINCT xmin::text) FROM app.seqlog_entries WHERE seq > 1";
+    assert_eq!(bench.number(commits).await, 1);
+}
+
+#[tokio::test]
 async fn who_appended_first_and_commits_last_comes_last_and_nobody_misses_it() {
     let bench = Bench::new().await;
     let sequencer = bench.sequencer();
