@@ -1,11 +1,11 @@
 -- What gets the most attention: of the latest rows of a topic, however many there are. Whoever pays it
 -- counts once for each event, by what of it weighs most now.
 WITH given AS MATERIALIZED (
-    SELECT target, from_key, kind, given_at, extract(EPOCH FROM statement_timestamp())::bigint - given_at AS age
+    SELECT target, from_key, kind, given_at, floor(extract(EPOCH FROM statement_timestamp()))::bigint - given_at AS age
     FROM cn_relay.attention
     WHERE topic = $1 AND counts
-        AND given_at > extract(EPOCH FROM statement_timestamp())::bigint - $2::bigint
-        AND given_at <= extract(EPOCH FROM statement_timestamp())::bigint
+        AND given_at > floor(extract(EPOCH FROM statement_timestamp()))::bigint - $2::bigint
+        AND given_at <= floor(extract(EPOCH FROM statement_timestamp()))::bigint
     ORDER BY given_at DESC
     LIMIT $4
 ),

@@ -170,9 +170,10 @@ fn long_word(first: char, mut n: u32) -> String {
 #[tokio::test]
 async fn a_text_that_is_larger_than_the_index_can_hold_is_found_by_its_beginning_and_rebuilt() {
     let world = World::with(|config| {
-        ["message", "event"].into_iter().fold(config, |config, of| {
+        let limits = [("message", "16MiB"), ("event", "8MiB")];
+        limits.into_iter().fold(config, |config, (of, size)| {
             let name = format!("community.limits.{of}");
-            config.with_value(&name, "16MiB").unwrap()
+            config.with_value(&name, size).unwrap()
         })
     })
     .await;
