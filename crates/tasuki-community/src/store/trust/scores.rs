@@ -14,8 +14,9 @@ pub(crate) const REPORTERS: i64 = 500;
 
 /// Now, by the clock of the database, in seconds.
 pub(crate) async fn now(connection: &mut PgConnection) -> sqlx::Result<i64> {
-    let now =
-        sqlx::query_scalar!(r#"SELECT floor(extract(EPOCH FROM clock_timestamp()))::bigint AS "now!""#);
+    let now = sqlx::query_scalar!(
+        r#"SELECT floor(extract(EPOCH FROM clock_timestamp()))::bigint AS "now!""#
+    );
     now.fetch_one(connection).await
 }
 
